@@ -169,9 +169,9 @@ def recovery_of_each(
     found: dict[Kill, RecoveryReport] = {}
     for kill in kills:
         of_driver = kill.of_driver(plan)
-        who = DRIVER if of_driver else str(kill.target(plan))
+        shard = DRIVER if of_driver else str(kill.target(plan))
         for report in left:
-            if who in report.shards and (of_driver or report.injected):
+            if shard in report.shards and (of_driver or report.injected):
                 found[kill] = report
                 left.remove(report)
                 break

@@ -99,8 +99,8 @@ class OutsideSink(Sink):
     def __init__(self, world: int) -> None:
         self.world = world
 
-    def open(self, who: SinkShard) -> Writer:
-        return OutsideWriter(self.world, who)
+    def open(self, shard: SinkShard) -> Writer:
+        return OutsideWriter(self.world, shard)
 
 
 class OutsideClock:
@@ -114,9 +114,9 @@ class OutsideClock:
 
 
 class OutsideTransaction(Committable):
-    def __init__(self, world: int, who: SinkShard, checkpoint: int, records: list[Any]) -> None:
+    def __init__(self, world: int, shard: SinkShard, checkpoint: int, records: list[Any]) -> None:
         self.world = world
-        self.who = who
+        self.who = shard
         self.checkpoint = checkpoint
         self.records: list[Any] | None = records
         self.checksum = _checksum(records)
@@ -179,9 +179,9 @@ def _checksum(records: list[Any]) -> int:
 
 
 class OutsideWriter(Writer):
-    def __init__(self, world: int, who: SinkShard) -> None:
+    def __init__(self, world: int, shard: SinkShard) -> None:
         self.world = world
-        self.who = who
+        self.who = shard
         self.open_records: list[Any] = []
 
     def write(self, batch: Batch) -> None:

@@ -59,8 +59,8 @@ class JournalSegment:
 
     @staticmethod
     def parse(name: str) -> "JournalSegment | None":
-        found = re.fullmatch(r"segment-(\d{20,})-(\d{20,})", name)
-        return JournalSegment(int(found[1]), int(found[2])) if found else None
+        match = re.fullmatch(r"segment-(\d{20,})-(\d{20,})", name)
+        return JournalSegment(int(match[1]), int(match[2])) if match else None
 
 
 _KEPT_FROM = re.compile(r"kept-from-(\d{20,})")
@@ -129,10 +129,10 @@ class Log:
 
     def _segments_named(self, prefix: str) -> list[JournalSegment]:
         names = names_in(self.fs, self.folder)
-        found = (
+        segments = (
             JournalSegment.parse(n.removeprefix(prefix)) for n in names if n.startswith(prefix)
         )
-        return sorted(segment for segment in found if segment is not None)
+        return sorted(segment for segment in segments if segment is not None)
 
     def synced_bytes(self, segment: JournalSegment) -> int:
         """How many bytes of the segment are known to have been synced."""

@@ -71,11 +71,11 @@ class LakeConnector(TwoWay[Row]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._table})"
 
-    def _open_writer(self, who: SinkShard) -> Writer:
-        return LakeWriter(self._table, who, self.columns(who), self._form)
+    def _open_writer(self, shard: SinkShard) -> Writer:
+        return LakeWriter(self._table, shard, self.columns(shard), self._form)
 
-    def columns(self, who: SinkShard) -> Columns:
-        return self._form.columns(self._table, who, self._schema)
+    def columns(self, shard: SinkShard) -> Columns:
+        return self._form.columns(self._table, shard, self._schema)
 
     def _open_reader(self, shard: int, shards: int) -> Reader:
         if self._settled is None:

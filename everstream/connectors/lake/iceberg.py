@@ -179,8 +179,8 @@ class IcebergTable(LakeTable):
         # pyiceberg writes and reads a list of structs that is None as an empty one.
         if not any(map(_has_structs, parts_of(values.dtype))):
             return None
-        found = [_lacks_a_list(value, values.dtype) for value in values.to_list()]
-        return pl.Series(found, dtype=pl.Boolean)
+        lacking = [_lacks_a_list(value, values.dtype) for value in values.to_list()]
+        return pl.Series(lacking, dtype=pl.Boolean)
 
     def write(
         self,

@@ -46,7 +46,7 @@ class Staged:
             data: bytes = folder.fs.cat_file(path)
             if folder.key is not None and data:
                 data = folder.key.opened(folder.signed_as(name), data)
-            said = json.loads(data)
+            fields = json.loads(data)
         except FileNotFoundError:
             return None
         except Forged as error:
@@ -58,11 +58,11 @@ class Staged:
             ) from error
         except ValueError:
             return None
-        files = said["files"]
+        files = fields["files"]
         staged = Staged(
-            said["checkpoint"],
+            fields["checkpoint"],
             None if files is None else tuple(LakeFile(**file) for file in files),
-            tuple(said["paths"]),
+            tuple(fields["paths"]),
         )
         for named in (*staged.paths, *(file.path for file in staged.files or ())):
             if not _is_of(table, named, name, staged.checkpoint):

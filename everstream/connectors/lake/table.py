@@ -224,9 +224,9 @@ class LakeTable(ABC):
         """Keep a text with the table, or with None remove it; does nothing if there is no table."""
 
 
-def key_of(who: SinkShard) -> str:
+def key_of(shard: SinkShard) -> str:
     """The pipeline and the operator as used in a table's log."""
-    return owner_of(who.pipeline, who.operator)
+    return owner_of(shard.pipeline, shard.operator)
 
 
 def short(owner: str) -> str:
@@ -309,5 +309,5 @@ def as_ours(
     error: Exception, table: LakeTable, secrets: Sequence[str], doing: str
 ) -> EverstreamError:
     """A library's error as one that names the table."""
-    said = without_secrets(error, secrets)
-    return ConnectorError(f"cannot {doing} {table}: {said}. Check that it can be reached.")
+    cause = without_secrets(error, secrets)
+    return ConnectorError(f"cannot {doing} {table}: {cause}. Check that it can be reached.")

@@ -144,8 +144,8 @@ class Landed:
         folder = self.folder_of(number)
         if folder is None:
             return []
-        found = ((name, _PART.fullmatch(name)) for name in names_in(self.fs, folder))
-        return [name for name, part in found if part and int(part[1]) % shards == shard]
+        matches = ((name, _PART.fullmatch(name)) for name in names_in(self.fs, folder))
+        return [name for name, part in matches if part and int(part[1]) % shards == shard]
 
     def path_of(self, batch: int, name: str) -> str:
         if "/" in name:  # names are saved with the offset

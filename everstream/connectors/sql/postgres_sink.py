@@ -78,8 +78,8 @@ def _needs_type(kind: Kind) -> bool:
 
 
 def _lost(values: pl.Series) -> pl.Series | None:
-    found = nanoseconds(values)
-    return unstorable(values) if found is None else found
+    lost = nanoseconds(values)
+    return unstorable(values) if lost is None else lost
 
 
 class _PostgresDatabase(Database):
@@ -135,21 +135,21 @@ class _PostgresSession(SqlTransaction):
         return {name: kept_in(name, *kind) for name, *kind in rows}
 
     def has_token_index(self, table: str) -> bool:
-        found = self.query(
+        rows = self.query(
             "SELECT 1 FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid "
             "AND a.attnum = i.indkey[0] WHERE i.indrelid = to_regclass(%s) AND a.attname = %s "
             "AND i.indisvalid AND i.indpred IS NULL",
             (quoted(table), TOKEN),
         )
-        return bool(found)
+        return bool(rows)
 
     def may_index(self, table: str) -> bool:
-        found = self.query(
+        rows = self.query(
             "SELECT pg_has_role(relowner, 'USAGE') AND has_schema_privilege(relnamespace, 'CREATE')"
             " FROM pg_class WHERE oid = to_regclass(%s)",
             (quoted(table),),
         )
-        return bool(found and found[0][0])
+        return bool(rows and rows[0][0])
 
     def add_token_index(self, table: str) -> None:
         self.query(f"CREATE INDEX ON {quoted(table)} ({TOKEN})")

@@ -84,8 +84,8 @@ def _stored_as(kind: Kind) -> Kind | None:
 def _lost(values: pl.Series) -> pl.Series | None:
     if values.dtype.is_float():
         return values.is_nan()  # SQLite has no NaN: it would become NULL
-    found = nanoseconds(values)
-    return without_json(values) if found is None else found
+    lost = nanoseconds(values)
+    return without_json(values) if lost is None else lost
 
 
 def _takes(declared: str) -> Takes:
@@ -207,8 +207,8 @@ class _SqliteSession(SqlTransaction):
         return "BLOB" if kind == pl.Binary else "TEXT"
 
     def takes(self, table: str) -> dict[str, Takes]:
-        found = self.query(f"PRAGMA table_info({quoted(table)})")
-        return {row[1]: _takes(row[2]) for row in found}
+        columns = self.query(f"PRAGMA table_info({quoted(table)})")
+        return {row[1]: _takes(row[2]) for row in columns}
 
     def insert(self, table: str, frame: pl.DataFrame, token: int) -> None:
         names = [*map(quoted_column, frame.columns), TOKEN]

@@ -57,14 +57,14 @@ class TableSink(Sink):
         if self._keys is not None:
             self.delivery = Delivery.IDEMPOTENT
 
-    def open(self, who: SinkShard) -> Writer:
-        columns = self.columns(who)
+    def open(self, shard: SinkShard) -> Writer:
+        columns = self.columns(shard)
         if self._keys is not None:
-            return _UpsertWriter(self._database, self._table, who, columns, self._keys)
-        return _TableWriter(self._database, self._table, who, columns)
+            return _UpsertWriter(self._database, self._table, shard, columns, self._keys)
+        return _TableWriter(self._database, self._table, shard, columns)
 
-    def columns(self, who: SinkShard) -> Columns:
-        return Columns(who, self._schema, self._database.format, self._existing)
+    def columns(self, shard: SinkShard) -> Columns:
+        return Columns(shard, self._schema, self._database.format, self._existing)
 
     def _existing(self) -> Mapping[str, Takes]:
         with self._database.session(self._table) as session:
@@ -143,10 +143,10 @@ class TableClaim(Claim):
         return f"remove its row from the table {OWNERS}"
 
 
-def _writing(session: SqlTransaction, table: str, who: SinkShard) -> Writing:
+def _writing(session: SqlTransaction, table: str, shard: SinkShard) -> Writing:
     """The shard as the database has it, unless it has been replaced."""
-    writing = session.writing(table, who)
-    refuse_replaced(who, writing.generation, f"table '{table}'")
+    writing = session.writing(table, shard)
+    refuse_replaced(shard, writing.generation, f"table '{table}'")
     return writing
 
 
@@ -159,7 +159,7 @@ class TableTarget:
     """
 
     database: Database
-    who: SinkShard
+    shard: SinkShard
     committed: int = 0
 
 
@@ -177,7 +177,7 @@ class TableTransaction(StagedTransaction, word="table-transaction"):
         target, waiting = self.target, self._rows()
         with target.database.session(self.table) as session:
             session.set_up()
-            writing = _writing(session, self.table, target.who)
+            writing = _writing(session, self.table, target.shard)
             if writing.committed < self.checkpoint:
                 self._refuse_if_restored(target, writing)
                 if waiting is None:
@@ -194,7 +194,7 @@ class TableTransaction(StagedTransaction, word="table-transaction"):
         if writing.committed < known:
             raise UserError(
                 f"{target.database} table '{self.table}' was restored to an earlier point: shard "
-                f"{target.who.shard} of '{target.who.operator}' committed checkpoint {known}, but "
+                f"{target.shard.shard} of '{target.shard.operator}' committed checkpoint {known}, but "
                 f"the newest one there is {writing.committed}. The rows in between are lost. Restore "
                 "a later copy, go back with `everstream rewind` to a checkpoint that the database "
                 "has, or start over with --fresh, which deletes the existing rows."
@@ -233,11 +233,11 @@ def _check_columns(session: SqlTransaction, table: str, wanted: Sequence[str]) -
 
 
 class _TableWriter(ColumnsWriter, StagedWriter):
-    def __init__(self, database: Database, table: str, who: SinkShard, columns: Columns) -> None:
-        super().__init__(who, ENDING)
+    def __init__(self, database: Database, table: str, shard: SinkShard, columns: Columns) -> None:
+        super().__init__(shard, ENDING)
         self._table = table
         self._columns = columns
-        self._target = TableTarget(database, who)
+        self._target = TableTarget(database, shard)
         self._written: pl.Schema | None = None
         """The columns of the last rows."""
 
@@ -261,8 +261,8 @@ class _TableWriter(ColumnsWriter, StagedWriter):
     def recover(self, transactions: Sequence[Committable], permit: Permit) -> Sequence[Committable]:
         with self._target.database.session(self._table) as session:
             session.set_up()
-            writing = _writing(session, self._table, self._who)
-            session.take_over(writing, self._who.generation)
+            writing = _writing(session, self._table, self._shard)
+            session.take_over(writing, self._shard.generation)
             session.remove_after(self._table, writing, permit.checkpoint)
         committed = min(writing.committed, permit.checkpoint)
         self._target = replace(self._target, committed=committed)
@@ -274,13 +274,13 @@ class _UpsertWriter(ColumnsWriter):
         self,
         database: Database,
         table: str,
-        who: SinkShard,
+        shard: SinkShard,
         columns: Columns,
         keys: Sequence[str],
     ) -> None:
         self._database = database
         self._table = table
-        self._who = who
+        self._shard = shard
         self._columns = columns
         self._keys = list(keys)
         self._connection: Any = None
@@ -296,7 +296,7 @@ class _UpsertWriter(ColumnsWriter):
         missing = [key for key in self._keys if frame.schema.get(key, pl.Null) == pl.Null]
         if missing:
             raise UserError(
-                f"operator '{self._who.operator}': records have no {', '.join(missing)}, which "
+                f"operator '{self._shard.operator}': records have no {', '.join(missing)}, which "
                 "upsert_on= names as a key."
             )
         self._refuse_without_key(frame)
@@ -315,8 +315,8 @@ class _UpsertWriter(ColumnsWriter):
     def recover(self, transactions: Sequence[Committable], permit: Permit) -> Sequence[Committable]:
         with self._database.session(self._table) as session:
             session.set_up()
-            writing = _writing(session, self._table, self._who)
-            session.take_over(writing, self._who.generation)
+            writing = _writing(session, self._table, self._shard)
+            session.take_over(writing, self._shard.generation)
         return ()
 
     def close(self) -> None:
@@ -330,7 +330,7 @@ class _UpsertWriter(ColumnsWriter):
         if lacking.any():
             raise RefusedRecords(
                 {
-                    row: f"operator '{self._who.operator}': a record has no value for "
+                    row: f"operator '{self._shard.operator}': a record has no value for "
                     f"{', '.join(self._keys)}, which upsert_on= names as its key. Record: "
                     f"{shown(frame.row(row, named=True))}."
                     for row in lacking.arg_true().to_list()
@@ -345,6 +345,6 @@ class _UpsertWriter(ColumnsWriter):
                 session.set_up()
                 session.create(self._table, frame.schema, self._keys, token=False)
             frame = session.fit(self._table, frame)
-            _writing(session, self._table, self._who)
+            _writing(session, self._table, self._shard)
             session.upsert(self._table, frame, self._keys)
         self._created = True
