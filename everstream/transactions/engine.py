@@ -363,6 +363,6 @@ class TransactionEngine:
         self._cost_known = True
 
     def _learn_shape(self, run: BatchRun, graph: PrecedenceGraph) -> None:
-        found = dependencies_of(self.layout, run.types, run.slots, graph, self.largest_slot)
-        self.hottest_share = found.hottest_share
-        self.dependencies_per_transaction = found.temporal / max(1, len(run.types))
+        dependencies = dependencies_of(self.layout, run.types, run.slots, graph, self.largest_slot)
+        self.hottest_share = dependencies.hottest_share
+        self.dependencies_per_transaction = dependencies.temporal / max(1, len(run.types))

@@ -153,15 +153,15 @@ class FastRecovery(RecoveryScheme):
         """Per column of values read, the rows whose value another key's chain will need."""
         layout = self.engine.layout
         kept = run.committed != 0
-        found: dict[object, Rows] = {}
+        rows: dict[object, Rows] = {}
         views: list[Rows | None] = []
         for users in layout.needed:
             label: object = users
             if self._partitioning is None:
                 label = tuple(number for number, _ in users)
-            if label not in found:
-                found[label] = self._rows_of(users, run, kept)
-            views.append(found[label] if users else None)
+            if label not in rows:
+                rows[label] = self._rows_of(users, run, kept)
+            views.append(rows[label] if users else None)
         return views
 
     def _rows_of(
