@@ -314,25 +314,25 @@ class _RegionCheck:
             stage.inputs, came = came, stage.outputs
 
     def _check_order(self, stage: StageBlock) -> None:
-        said = stage.options.get("ordered")
-        if said is not None and not isinstance(said, ast.Constant):
-            raise self.problem(said, "ordered= is True or False", "Write it out.")
+        ordered = stage.options.get("ordered")
+        if ordered is not None and not isinstance(ordered, ast.Constant):
+            raise self.problem(ordered, "ordered= is True or False", "Write it out.")
         last = stage is self.region.stages[-1] and bool(stage.outputs)
         before = [s for s in self.region.stages if s.number < stage.number + last]
         split = next((s for s in before if s.key is not None and s.replicas != 1), None)
-        wanted = bool(said.value) if isinstance(said, ast.Constant) else None
+        wanted = bool(ordered.value) if isinstance(ordered, ast.Constant) else None
         if wanted and stage.replicas != 1 and not last:
-            assert said is not None
+            assert ordered is not None
             raise self.problem(
-                said,
+                ordered,
                 "an ordered stage has no replicas",
                 "Drop replicate=, or ordered=True; of a last stage with replicas the outputs can "
                 "be ordered: say outputs=[...].",
             )
         if wanted and split is not None:
-            assert said is not None
+            assert ordered is not None
             raise self.problem(
-                said,
+                ordered,
                 f"the order is lost in '{split.name}', whose items go to the replica of their key",
                 "Drop ordered=True, or replicate= there.",
             )

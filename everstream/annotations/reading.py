@@ -102,8 +102,8 @@ class _Reader:
     def _body(self) -> list[ast.stmt]:
         body = self.node.body
         first = body[0]
-        said = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-        return body[1:] if said and isinstance(first.value.value, str) else body  # type: ignore[attr-defined]
+        is_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+        return body[1:] if is_docstring and isinstance(first.value.value, str) else body  # type: ignore[attr-defined]
 
     def _region(self, node: ast.With, number: int) -> Region:
         call = self._call(node, ToStream)
@@ -226,9 +226,9 @@ class _Reader:
         if not isinstance(given, ast.List | ast.Tuple):
             raise self.origin.problem(given, f"{option}= takes a list of names", A_NAME)
         for place, one in enumerate(given.elts):
-            said = one.value if isinstance(one, ast.Constant) else None
-            if isinstance(said, str) and said.isidentifier():
-                given.elts[place] = ast.copy_location(ast.Name(said, ast.Load()), one)
+            value = one.value if isinstance(one, ast.Constant) else None
+            if isinstance(value, str) and value.isidentifier():
+                given.elts[place] = ast.copy_location(ast.Name(value, ast.Load()), one)
             elif not isinstance(one, ast.Name):
                 raise self.origin.problem(one, f"{option}= takes names only", A_NAME)
         return [one.id for one in given.elts if isinstance(one, ast.Name)]
@@ -237,14 +237,14 @@ class _Reader:
         given = options.get("name")
         if given is None:
             return None
-        said = given.value if isinstance(given, ast.Constant) else None
-        if not isinstance(said, str) or not is_usable(said):
+        value = given.value if isinstance(given, ast.Constant) else None
+        if not isinstance(value, str) or not is_usable(value):
             raise self.origin.problem(
                 given,
                 "a name is a text of letters, digits, '-', '_' and '.'",
                 'Write it out, as in name="primes".',
             )
-        return said
+        return value
 
     # What a `with` is.
 
@@ -277,10 +277,10 @@ class _Reader:
             node = node.value
         if not isinstance(node, ast.Name):
             return False
-        found = self.known.get(node.id)
+        value = self.known.get(node.id)
         for part in path:
-            found = getattr(found, part, None)
-        return found is marker
+            value = getattr(value, part, None)
+        return value is marker
 
     # Misplaced statements.
 
