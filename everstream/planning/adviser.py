@@ -339,8 +339,8 @@ def _likely(known: Known, protocol: str, promises: Promises) -> tuple[float, flo
     pause_spread = _ASSUMED_SPREAD if "capture" in names else 1.1
     low = replace(known, mtbf_s=low_mtbf, pause_s=known.pause_s / pause_spread)
     high = replace(known, mtbf_s=high_mtbf, pause_s=known.pause_s * pause_spread)
-    found = [weighing.best_interval_s(bound, protocol, promises) for bound in (low, high)]
-    return min(found), max(found)
+    intervals = [weighing.best_interval_s(bound, protocol, promises) for bound in (low, high)]
+    return min(intervals), max(intervals)
 
 
 def _sureness(known: Known, likely: tuple[float, float]) -> str:

@@ -52,19 +52,19 @@ class PlanningInputs:
     @property
     def doubts(self) -> tuple[str, ...]:
         """What a user should know about where these come from."""
-        found = []
+        doubts = []
         if self.waited_s:
-            found.append(
+            doubts.append(
                 f"a checkpoint waits {show_duration(self.waited_s)} behind records that pile up "
                 "before a slow operator (back-pressure), and not for the store: give that operator "
                 "more shards, or let checkpoints overtake the records (--checkpoint unaligned)"
             )
         if self.failures_seen is not None:
-            found.append(
+            doubts.append(
                 f"the time between failures comes from {self.failures_seen} in this run; if they "
                 "were injected, say the true one with --mtbf"
             )
-        return tuple(found)
+        return tuple(doubts)
 
 
 def with_measured(given: PlanningInputs, run: Measured) -> PlanningInputs:
