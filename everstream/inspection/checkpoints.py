@@ -201,11 +201,11 @@ def _is_held(store: CheckpointStore, holder: Holder) -> bool | None:
 
 def checkpoints_in(survey: Survey) -> list[Checkpoint]:
     """The rows of a survey, newest first."""
-    found = [(entry.slot, EpochManifest.from_json(entry.body)) for entry in survey.manifests]
-    valid = still_valid(manifest for _, manifest in found)
+    manifests = [(entry.slot, EpochManifest.from_json(entry.body)) for entry in survey.manifests]
+    valid = still_valid(manifest for _, manifest in manifests)
     rows = [
         Checkpoint(_status(manifest, valid), slot, manifest, (), manifest.epoch)
-        for slot, manifest in found
+        for slot, manifest in manifests
     ]
     rows += [
         Checkpoint(
@@ -256,8 +256,8 @@ def _verified(store: CheckpointStore, survey: Survey, rows: list[Checkpoint]) ->
         problems = problems_of(store, entry, known) if entry is not None else ()
         # A live driver prunes manifests before their objects: then nothing is damaged.
         if entry is None or not problems or store.still_has(entry):
-            found = _found_in(entry, store.weakness_of, weak) if entry is not None else ()
-            verified.append(replace(row, problems=row.problems + problems, weaknesses=found))
+            weaknesses = _found_in(entry, store.weakness_of, weak) if entry is not None else ()
+            verified.append(replace(row, problems=row.problems + problems, weaknesses=weaknesses))
     return verified
 
 
@@ -277,8 +277,8 @@ def repair(store: CheckpointStore) -> list[str]:
     """Rewrite damaged copies from those that are intact; returns what was done."""
     survey, _ = survey_of(store)
     refs = {ref: None for entry in survey.manifests for ref in entry.objects}
-    found = ((ref, store.heal(ref)) for ref in refs)
-    return [f"{ref.name}: {problem}" for ref, problem in found if problem is not None]
+    outcomes = ((ref, store.heal(ref)) for ref in refs)
+    return [f"{ref.name}: {problem}" for ref, problem in outcomes if problem is not None]
 
 
 def problems_of(
