@@ -148,7 +148,7 @@ def test_a_part_of_a_history_in_a_newer_format_is_left_out_and_that_is_said(tmp_
     newer = {**to_entry(run()), "format": HISTORY + 1}
     blobs.write(f"{FOLDER}1-a-0.jsonl.gz", history_blob([run()]))
     blobs.write(f"{FOLDER}2-b-0.jsonl.gz", gzip.compress(json.dumps(newer).encode()))
-    first, note = StoredHistory(blobs).news()
+    first, note = StoredHistory(blobs).new_events()
     assert first == run()
     assert isinstance(note, Note) and note.warning and NEWER in note.text
 

@@ -391,6 +391,6 @@ class Live:
             return read(self.run_view)
 
     @property
-    def news(self) -> tuple[int, int]:
+    def event_counts(self) -> tuple[int, int]:
         """The number of events, and how many of them were urgent."""
         return self.run_view.taken, self.run_view.urgent
