@@ -150,14 +150,14 @@ class _Demo:
         page.text(describe_checkpoints(facts["checkpoints"]))
         page.write(self.report / "index.html")
         zero_s = samples[0].at_s if samples else 0.0
-        told = {
+        summary = {
             "verdict": verdict.to_json(),
             "rate_per_s": self.rate,
             "kill_s": self.kill_s,
             "run": facts,
             "samples": [[round(s.at_s - zero_s, 3), s.records] for s in samples],
         }
-        (self.report / "demo.json").write_text(json.dumps(told, indent=1) + "\n")
+        (self.report / "demo.json").write_text(json.dumps(summary, indent=1) + "\n")
         return self.report / "index.html"
 
     def _say(self, text: str) -> None:

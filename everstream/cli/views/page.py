@@ -98,7 +98,7 @@ def served(page: Page, ui: bool | str) -> Iterator[list[str]]:
     from everstream.observability.ui.serving import Serving
 
     with Serving(page.shown, None if ui is True else ui) as serving:
-        said = [f"page: {serving.link}"]
+        lines = [f"page: {serving.link}"]
         if serving.warning is not None:
-            said.append(f"! {serving.warning}")
-        yield said
+            lines.append(f"! {serving.warning}")
+        yield lines
