@@ -81,7 +81,7 @@ class Findings:
     @property
     def expected(self) -> dict[str, int]:
         """Sink -> records of an undisturbed run."""
-        return {sink: len(found) for sink, found in self.undisturbed.outputs.items()}
+        return {sink: len(records) for sink, records in self.undisturbed.outputs.items()}
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -166,13 +166,13 @@ def recovery_of_each(
     A kill has no report if its process died while the run was still starting.
     """
     left = list(reports)
-    found: dict[Kill, RecoveryReport] = {}
+    recoveries: dict[Kill, RecoveryReport] = {}
     for kill in kills:
         of_driver = kill.of_driver(plan)
         shard = DRIVER if of_driver else str(kill.target(plan))
         for report in left:
             if shard in report.shards and (of_driver or report.injected):
-                found[kill] = report
+                recoveries[kill] = report
                 left.remove(report)
                 break
-    return found
+    return recoveries
