@@ -90,23 +90,27 @@ class SimulatedDriver:
         self.store.on_damage = world.note
         try:
             self.lease = world.lease = self.store.acquire_lease(f"driver-{self.number}")
-            found = self._going_on(manifests_in(self.store))
+            resumption = self._going_on(manifests_in(self.store))
             self.store.sweep(self.lease)
         except StoreError:
             world.after(0.05, self.take_over)
             return
         self.up = True
         world.event(f"driver {self.number} starts")
-        world.plan = found.settles or world.wanted
+        world.plan = resumption.settles or world.wanted
         generation = first_generation(self.lease.number)
         self.coordinator = world.coordinator = world.scheme.coordinator(
-            world.plan, world.policy, generation, found.manifests, unwritten=found.unwritten
+            world.plan,
+            world.policy,
+            generation,
+            resumption.manifests,
+            unwritten=resumption.unwritten,
         )
         self.plan_change = PlanChange(
             world.scheme,
             world.policy,
             self.coordinator,
-            target=world.wanted if found.settles is not None else None,
+            target=world.wanted if resumption.settles is not None else None,
             spares=world.spares,
             pack_after_s=world.pack_after_s,
         )
