@@ -186,7 +186,7 @@ class Claim:
     case: int
     what: str
     paper: float
-    ours: Callable[[Grid], float]
+    measure: Callable[[Grid], float]
     tolerance: float | None
     note: str = ""
 
@@ -234,11 +234,11 @@ class Compared:
     """A claim with our number beside it."""
 
     claim: Claim
-    ours: float
+    measured: float
 
     @property
     def difference(self) -> float:
-        return self.ours / self.claim.paper - 1
+        return self.measured / self.claim.paper - 1
 
     @property
     def within(self) -> bool | None:
@@ -249,7 +249,7 @@ class Compared:
 
 
 def compare(grid: Grid, tuples: int = WINDOW_TUPLES) -> list[Compared]:
-    return [Compared(claim, claim.ours(grid)) for claim in claims(tuples)]
+    return [Compared(claim, claim.measure(grid)) for claim in claims(tuples)]
 
 
 _DASH = 0.0
