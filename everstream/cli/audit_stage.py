@@ -10,7 +10,13 @@ from everstream.audit.trial import Trial, TrialResult
 from everstream.cli.runs.arguments import RunCommand
 from everstream.cli.runs.command import say_error
 from everstream.cli.runs.supervise import FAILED, USAGE, Supervisor
-from everstream.cli.views.messages import DriverFailed, DriverFinished, Fault, Message, Told
+from everstream.cli.views.messages import (
+    DriverFailed,
+    DriverFinished,
+    EventReported,
+    Fault,
+    Message,
+)
 from everstream.cli.views.screen import make_screen
 from everstream.cli.views.summary import show_recoveries
 from everstream.core.orders import Phase
@@ -47,16 +53,16 @@ class SupervisedStage:
         def show(message: Message) -> None:
             nonlocal first
             match message:
-                case Told(event=Killing(kill=kill)):
+                case EventReported(event=Killing(kill=kill)):
                     trial.end_gate.on_kill(Kill.parse(kill))
                     if rescales is not None:
                         rescales.ask(trial.store)
-                case Told(event=Progressed(status=status), at_s=at_s):
+                case EventReported(event=Progressed(status=status), at_s=at_s):
                     trial.end_gate.on_progress(status.phase, at_s)
                     if rescales is not None and first and status.phase is Phase.RUNNING:
                         first = False
                         rescales.ask(trial.store)
-                case Told(event=PlanChanged(explained=False)) if rescales is not None:
+                case EventReported(event=PlanChanged(explained=False)) if rescales is not None:
                     rescales.happened += 1
             screen.show(message)
 

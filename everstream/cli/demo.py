@@ -59,7 +59,7 @@ class _Demo:
     def run(self) -> int:
         from everstream.audit.comparison import judge
         from everstream.cli.runs.supervise import FAILED, KILLED, OK
-        from everstream.cli.views.messages import Message, Teller, Told
+        from everstream.cli.views.messages import EventReported, Message, Teller
         from everstream.cli.views.screen import make_screen
         from everstream.cli.views.summary import show_summary
         from everstream.core.orders import Outcome
@@ -72,7 +72,7 @@ class _Demo:
 
         def watch(message: Message) -> None:
             match message:
-                case Told(event=Progressed(status=status), at_s=at_s):
+                case EventReported(event=Progressed(status=status), at_s=at_s):
                     samples.append(Sample(at_s, status.totals.get(OPERATOR, 0)))
             screen.show(message)
 

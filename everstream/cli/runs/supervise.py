@@ -25,9 +25,9 @@ from everstream.cli.views.messages import (
     Answered,
     DriverFailed,
     DriverFinished,
+    EventReported,
     Fault,
     Message,
-    Told,
     read_messages,
 )
 from everstream.engine.faults.kills import Kill
@@ -155,16 +155,16 @@ class Supervisor:
 
     def _tell(self, event: RunEvent) -> None:
         """Handle an event that only the supervisor knows of."""
-        self._hear(Told(sent(event), time.monotonic()))
+        self._hear(EventReported(sent(event), time.monotonic()))
 
     def _hear(self, message: Message) -> None:
         self.log.hear(message)
         match message:
-            case Told(event=RunStarted(), at_s=at_s):
+            case EventReported(event=RunStarted(), at_s=at_s):
                 self._command = self._command.once_started()
                 if self._timeout_s is not None and self._deadline_s is None:
                     self._deadline_s = at_s + self._timeout_s
-            case Told(event=Killing(kill=kill)):
+            case EventReported(event=Killing(kill=kill)):
                 kills = self._command.kills
                 given = next((k for k in kills if str(Kill.parse(k)) == kill), None)
                 if given is not None:  # otherwise it was requested on the page

@@ -6,7 +6,13 @@ kind of recovery report as the death of a worker.
 
 from typing import Any
 
-from everstream.cli.views.messages import DriverFailed, DriverFinished, Message, Opened, Told
+from everstream.cli.views.messages import (
+    DriverFailed,
+    DriverFinished,
+    EventReported,
+    Message,
+    Opened,
+)
 from everstream.core.checkpointing.newest import Newest
 from everstream.core.coordinators.recovery_report import RecoveryBook, RecoveryReport
 from everstream.core.ids import Epoch
@@ -50,7 +56,7 @@ class SupervisorLog:
         match message:
             case Opened(pipeline=pipeline, store=store):
                 self.pipeline, self.store = pipeline, store
-            case Told(event=event, at_s=at_s):
+            case EventReported(event=event, at_s=at_s):
                 self._hear_event(event, at_s)
             case DriverFinished() | DriverFailed():
                 self.end = message

@@ -25,7 +25,7 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Told:
+class EventReported:
     """An event of the run."""
 
     event: RunEvent
@@ -69,7 +69,7 @@ class DriverFailed:
     text: str
 
 
-Message: TypeAlias = Opened | Told | Answered | DriverFinished | DriverFailed
+Message: TypeAlias = Opened | EventReported | Answered | DriverFinished | DriverFailed
 
 
 class Teller(Listener):
@@ -81,7 +81,7 @@ class Teller(Listener):
 
     def on_event(self, event: RunEvent) -> None:
         self.has_started |= isinstance(event, RunStarted)
-        self._tell(Told(event, time.monotonic()))
+        self._tell(EventReported(event, time.monotonic()))
 
 
 def write_message(stream: BinaryIO, message: Message) -> None:

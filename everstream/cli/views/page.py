@@ -13,7 +13,13 @@ from typing import Any, Self
 
 from everstream.cli.runs.arguments import RunCommand
 from everstream.cli.runs.supervise import Supervisor
-from everstream.cli.views.messages import DriverFailed, DriverFinished, Message, Opened, Told
+from everstream.cli.views.messages import (
+    DriverFailed,
+    DriverFinished,
+    EventReported,
+    Message,
+    Opened,
+)
 from everstream.engine.reporting.building import RecoveryUpdates
 from everstream.engine.reporting.listener import sent
 from everstream.errors import EverstreamError
@@ -57,7 +63,7 @@ class Page:
                 self.shown.is_at(store)
                 if self._options.history and self._history is None:
                     self._keep_history(store)
-            case Told(event=event) if not isinstance(event, Progressed):
+            case EventReported(event=event) if not isinstance(event, Progressed):
                 self._take(event)
             case DriverFinished(result=result) if self.live.run_view.ended is None:
                 self._take(sent(RunEnded(str(result["outcome"]))))
