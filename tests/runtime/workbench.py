@@ -79,7 +79,7 @@ class MemoryEngineApi:
     def reached(self, shard: ShardId, point: Point) -> None:
         """Nobody is killed here."""
 
-    def told(self, kind: type) -> list[Any]:
+    def reported(self, kind: type) -> list[Any]:
         return [report for report in self.reports if isinstance(report, kind)]
 
 
@@ -111,7 +111,7 @@ class Bench:
         ref = ObjectRef.of(upload.name, data)
         self.engine.objects[ref] = data
         self.runner.on_uploaded(upload, ref, 0.0)
-        record: CheckpointRecord = self.engine.told(CheckpointTaken)[-1].record
+        record: CheckpointRecord = self.engine.reported(CheckpointTaken)[-1].record
         return record
 
     def step(self, times: int = 1) -> None:

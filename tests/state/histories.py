@@ -185,9 +185,9 @@ class History:
 
     def check(self) -> None:
         for name in STORES:
-            found, wanted = dict(self.real[name].pairs()), self.model[name]
-            assert found == wanted and len(self.real[name]) == len(wanted)
-            assert self.on_disk or list(found) == list(wanted)
+            actual, wanted = dict(self.real[name].pairs()), self.model[name]
+            assert actual == wanted and len(self.real[name]) == len(wanted)
+            assert self.on_disk or list(actual) == list(wanted)
 
     def _arrive(self, upload: Upload) -> None:
         data = self._encoded(upload)

@@ -121,14 +121,14 @@ class Net:
             shard: [Position(), *member.checkpoints, member.position]
             for shard, member in self.members.items()
         }
-        found = []
+        useless = []
         for fixed, member in self.members.items():
             for index in range(1, len(member.checkpoints) + 1):
                 at = {shard: len(positions) - 1 for shard, positions in states.items()}
                 at[fixed] = index
                 if not self._others_agree(states, at, fixed):
-                    found.append((fixed, index))
-        return found
+                    useless.append((fixed, index))
+        return useless
 
     def _others_agree(
         self, states: dict[ShardId, list[Position]], at: dict[ShardId, int], fixed: ShardId

@@ -245,7 +245,7 @@ class LocalWorld(Watcher):
         self.disk.odd.clear()
         self.store = CheckpointStore(self.disk)
         lease = self.store.acquire_lease(f"driver {self.drivers}")
-        found = [EpochManifest.from_json(manifest.body) for manifest in self.store.manifests()]
+        manifests = [EpochManifest.from_json(manifest.body) for manifest in self.store.manifests()]
         self.epochs = Epochs(
             layout=self.layout,
             store=self.store,
@@ -253,7 +253,7 @@ class LocalWorld(Watcher):
             store_url="simulated://",
             run=f"driver {self.drivers}",
             jobs=self.jobs(),
-            manifests=found,
+            manifests=manifests,
             sizing=Sizing(None, self.budget),
             policy=Policy(max_restarts=self.max_restarts),
             watcher=self,
