@@ -11,11 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from everstream.planning import analytic
 from everstream.planning.figures import COLOURS, behaviours, new_axes, save
 from everstream.planning.queueing import simulate
 from everstream.planning.units import show_count, show_duration
-from everstream_lab.queueing import grid, paper
+from everstream_lab.queueing import equations, grid, paper
 
 _MARKERS = {1: "o", 2: "s", 3: "^", 4: "D"}
 
@@ -87,13 +86,13 @@ def window_formula(case: paper.Case, tuples: int, rate_per_s: float, field: str)
     interval_s = case.interval_s or math.inf
     if field == "window_s":
         if not case.failing:
-            return analytic.run_time_without_failures_s(work_s, interval_s, case.commit_s)
-        return analytic.run_time_with_failures_s(
+            return equations.run_time_without_failures_s(work_s, interval_s, case.commit_s)
+        return equations.run_time_with_failures_s(
             work_s, interval_s, case.commit_s, case.recovery_s, case.mtbf_s
         )
     if not case.failing:
-        return analytic.loss_without_failures(rate_per_s, work_s, interval_s, case.commit_s)
-    return analytic.loss_with_failures(
+        return equations.loss_without_failures(rate_per_s, work_s, interval_s, case.commit_s)
+    return equations.loss_with_failures(
         rate_per_s, work_s, interval_s, case.commit_s, case.recovery_s, case.mtbf_s
     )
 
