@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Final
 
 import polars as pl
@@ -78,12 +77,7 @@ class SavepointEdit:
     def __enter__(self) -> "SavepointEdit":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Changes that were not saved are discarded."""
 
     @property
