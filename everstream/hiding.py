@@ -69,7 +69,7 @@ def without(text: str, secrets: Iterable[str | None], longest: int | None = None
 
 
 def _hidden_in_line(line: str) -> str:
-    found, last = _WITH_PASSWORD.search(line), line.rfind("@")
-    if found is not None and last >= found.end():
-        line = f"{line[: found.start()]}://{line[last + 1 :]}"
+    match, last = _WITH_PASSWORD.search(line), line.rfind("@")
+    if match is not None and last >= match.end():
+        line = f"{line[: match.start()]}://{line[last + 1 :]}"
     return _SETTING.sub(rf"\1\2{HIDDEN}", _WITH_USER.sub("://", line))

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from xml.sax.saxutils import escape
 
 from everstream.core.orders import PHASE_MOVES, Phase
-from everstream.core.status import MOVES, Status
+from everstream.core.status import MOVES, ShardStatus
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 WIDTH, HEIGHT, ACROSS, DOWN, MARGIN = 136, 40, 58, 84, 22
@@ -25,14 +25,14 @@ Place: TypeAlias = tuple[int, int]
 Point: TypeAlias = tuple[float, float]
 
 SHARD: dict[Enum, Place] = {
-    Status.NEW: (0, 0),
-    Status.RESTORING: (1, 0),
-    Status.READY: (2, 0),
-    Status.RUNNING: (3, 0),
-    Status.ENDED: (4, 0),
-    Status.FAILED: (1, 1),
-    Status.CLOSED: (2, 1),
-    Status.STOPPED: (3, 1),
+    ShardStatus.NEW: (0, 0),
+    ShardStatus.RESTORING: (1, 0),
+    ShardStatus.READY: (2, 0),
+    ShardStatus.RUNNING: (3, 0),
+    ShardStatus.ENDED: (4, 0),
+    ShardStatus.FAILED: (1, 1),
+    ShardStatus.CLOSED: (2, 1),
+    ShardStatus.STOPPED: (3, 1),
 }
 RUN: dict[Enum, Place] = {phase: (number, 0) for number, phase in enumerate(Phase)}
 
@@ -281,10 +281,10 @@ def recovery_line() -> str:
 
 def state_drawings() -> dict[Path, str]:
     """The pictures that are made from tables, by file."""
-    shard_ends = (Status.RESTORING, Status.FAILED, Status.CLOSED)
+    shard_ends = (ShardStatus.RESTORING, ShardStatus.FAILED, ShardStatus.CLOSED)
     return {
         IMAGES / "shard-states.svg": drawing(
-            SHARD, MOVES, shard_ends, {status: status.value for status in Status}
+            SHARD, MOVES, shard_ends, {status: status.value for status in ShardStatus}
         ),
         IMAGES / "run-phases.svg": drawing(
             RUN,

@@ -50,8 +50,8 @@ class AzureServer:
             except OSError as error:
                 if self._process.poll() is not None or time.monotonic() > until_s:
                     self.__exit__()
-                    said = (self._folder / "log").read_text()[-3000:]
-                    raise RuntimeError(f"Azurite did not start: {error}\n{said}") from error
+                    tail = (self._folder / "log").read_text()[-3000:]
+                    raise RuntimeError(f"Azurite did not start: {error}\n{tail}") from error
                 time.sleep(0.05)
 
     def __exit__(self, *_: object) -> None:
@@ -66,8 +66,8 @@ class AzureServer:
 
     def _making_the_container(self) -> urllib.request.Request:
         date = datetime.now(UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
-        said = {"x-ms-date": date, "x-ms-version": "2021-08-06"}
-        lines = [*(f"{name}:{value}" for name, value in said.items())]
+        signed_headers = {"x-ms-date": date, "x-ms-version": "2021-08-06"}
+        lines = [*(f"{name}:{value}" for name, value in signed_headers.items())]
         what = [f"/{self.account}/{self.account}/{CONTAINER}", "restype:container"]
         text = "\n".join(["PUT", *[""] * 11, *lines, *what]).encode()
         signed = hmac.new(base64.b64decode(self.secret), text, hashlib.sha256).digest()
@@ -75,5 +75,5 @@ class AzureServer:
         return urllib.request.Request(
             f"{self._root}/{CONTAINER}?restype=container",
             method="PUT",
-            headers={**said, "Authorization": key, "Content-Length": "0"},
+            headers={**signed_headers, "Authorization": key, "Content-Length": "0"},
         )

@@ -65,11 +65,11 @@ def open_gate(folder: Path, gate: int) -> None:
 
 
 def expected() -> Counter[tuple[int, int]]:
-    sums, found = Counter[int](), Counter[tuple[int, int]]()
+    sums, counts = Counter[int](), Counter[tuple[int, int]]()
     for number in range(TOTAL):
         sums[number % 10] += number
-        found[number % 10, sums[number % 10]] += 1
-    return found
+        counts[number % 10, sums[number % 10]] += 1
+    return counts
 
 
 def committed(folder: Path) -> Counter[tuple[int, int]]:

@@ -104,11 +104,11 @@ def main() -> None:
         return
     if not pids.exists():
         sys.exit(f"there is no Kafka in {asked.folder}")
-    ours = [int(line) for line in pids.read_text().split() if _is_ours(int(line), asked.folder)]
-    for pid in ours:
+    own = [int(line) for line in pids.read_text().split() if _is_ours(int(line), asked.folder)]
+    for pid in own:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-    wait_until_gone(ours)
+    wait_until_gone(own)
     shutil.rmtree(asked.folder)
 
 

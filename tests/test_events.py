@@ -377,7 +377,7 @@ def test_the_history_in_a_store_of_an_earlier_version_is_read(
     key = StoreKey.given(str(tmp_path / KEY_FILE)) if signed else None
     blobs = blobs_at(store, key)
     run_view = RunView()
-    for event in StoredHistory(blobs).news():
+    for event in StoredHistory(blobs).new_events():
         assert not (isinstance(event, events.Note) and event.topic == "history"), event.text
         run_view.take(event)
     view = run_view.view(AT)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from everstream.annotations.checking import leaves_items_out
-from everstream.annotations.flow import Flow
-from everstream.annotations.glue import Words, glue, packed
+from everstream.annotations.flow import NameUsage
+from everstream.annotations.glue import FreshNames, glue, packed
 from everstream.annotations.pieces import (
     Breaks,
     Freezing,
@@ -37,7 +37,7 @@ class Generated:
 
     body: list[ast.stmt]
     make: str
-    words: dict[str, str]
+    aliases: dict[str, str]
     """What generated code calls our support."""
 
 
@@ -49,8 +49,8 @@ class _Builder:
     def __init__(self, program: Program) -> None:
         self.program = program
         used = {n.id for n in ast.walk(program.function) if isinstance(n, ast.Name)}
-        self.words = Words({*program.names, *used, program.name})
-        self.support = {name: self.words.free(name) for name in SUPPORT}
+        self.fresh = FreshNames({*program.names, *used, program.name})
+        self.support = {name: self.fresh.free(name) for name in SUPPORT}
         self.classes: dict[int | str, str] = {}
 
     def build(self) -> Generated:
@@ -59,7 +59,7 @@ class _Builder:
             body += self._source(region)
             for stage in region.stages:
                 body += self._operator(stage)
-        finish = self.words.free("finish")
+        finish = self.fresh.free("finish")
         if self.program.after:
             body += self._finish(finish)
         make = self.program.name
@@ -70,13 +70,13 @@ class _Builder:
 
     def _source(self, region: Region) -> list[ast.stmt]:
         at = region.loop
-        name = self.classes[region.name] = self.words.free(class_name(region.name, "Source"))
+        name = self.classes[region.name] = self.fresh.free(class_name(region.name, "Source"))
         kind = "for" if isinstance(region.loop, ast.For) else "while"
         head = ast.unparse(region.head)
         over = f" {ast.unparse(region.loop.target)} in" if isinstance(region.loop, ast.For) else ""
         methods: list[ast.stmt] = []
         if isinstance(region.loop, ast.For):
-            owner = self.words.local("self")["self"]
+            owner = self.fresh.local("self")["self"]
             methods += glue(
                 f"def over({owner}):\n    NAMES\n    return HEAD",
                 at,
@@ -105,7 +105,7 @@ class _Builder:
         if alone and not region.prologue:
             return []
         at: ast.AST = region.loop
-        w = self.words.local("self", "items", "want", "kept", "taken", "turns", "ended")
+        w = self.fresh.local("self", "items", "want", "kept", "taken", "turns", "ended")
         skips = leaves_items_out(region)
         prologue = Breaks(w["ended"]).over(region.prologue)
         record = self._record(region.outputs, region.state, region.stages[0].node)
@@ -149,7 +149,7 @@ class _Builder:
         )
 
     def _read_by(self, nodes: Sequence[ast.AST], given: Sequence[str]) -> list[str]:
-        reads = Flow.of(nodes, self.program.names).reads
+        reads = NameUsage.of(nodes, self.program.names).reads
         return [name for name in given if name in reads]
 
     def _given(self, names: Sequence[str], at: ast.AST, owner: str) -> list[ast.stmt]:
@@ -164,7 +164,7 @@ class _Builder:
 
     def _operator(self, stage: StageBlock) -> list[ast.stmt]:
         at = stage.node
-        name = self.classes[stage.number] = self.words.free(class_name(stage.name, ""))
+        name = self.classes[stage.number] = self.fresh.free(class_name(stage.name, ""))
         declared: list[ast.stmt] = []
         if stage.state:
             declared += glue(f"state = {tuple(stage.state)!r}", at)
@@ -185,7 +185,7 @@ class _Builder:
 
     def _process(self, stage: StageBlock) -> list[ast.stmt]:
         at = stage.node
-        w = self.words.local("self", "batch", "ctx", "item", "out", "error")
+        w = self.fresh.local("self", "batch", "ctx", "item", "out", "error")
         before = self._given(stage.given, at, w["self"])
         after: list[ast.stmt] = []
         for kept in stage.state:
@@ -279,11 +279,11 @@ class _Builder:
         return glue(text, at, BODY=self.program.after)
 
     def _finish_names(self) -> list[str]:
-        return [*Flow.of(self.program.after, self.program.names).reads]
+        return [*NameUsage.of(self.program.after, self.program.names).reads]
 
     def _make(self, name: str, finish: str) -> list[ast.stmt]:
         at = self.program.function
-        pipeline = self.words.free("pipeline")
+        pipeline = self.fresh.free("pipeline")
         body: list[ast.stmt] = []
         building: list[ast.stmt] = []
         results: list[str] = []
@@ -306,7 +306,7 @@ class _Builder:
         return {"PIPELINE": self.support["AnnotatedPipeline"], "COLLECT": self.support["Collect"]}
 
     def _flow(self, region: Region, pipeline: str, results: list[str]) -> list[ast.stmt]:
-        stream = self.words.free("stream")
+        stream = self.fresh.free("stream")
         values = self._values([*region.given, *region.state])
         batch = ", batch=BATCH" if "batch" in region.options else ""
         built = glue(
@@ -320,7 +320,7 @@ class _Builder:
             if stage.collected:
                 results.append(f"{stream}.side_output({RESULT!r})")
                 if stage is not region.stages[-1]:
-                    kept = self.words.free("result")
+                    kept = self.fresh.free("result")
                     built += glue(f"{kept} = {results.pop()}", stage.node)
                     results.append(kept)
         last = region.stages[-1]
@@ -345,7 +345,7 @@ class _Builder:
             built += glue(text, at)
         keyed = ""
         if stage.key is not None and stage.replicas != 1:
-            key, item = self.words.free("key"), self.words.local("item")["item"]
+            key, item = self.fresh.free("key"), self.fresh.local("item")["item"]
             built += glue(
                 f"def {key}({item}):\n    UNPACK\n    return KEY",
                 at,

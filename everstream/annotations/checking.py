@@ -7,7 +7,7 @@ Those that were written are held against what the code does.
 import ast
 from collections.abc import Iterable
 
-from everstream.annotations.flow import Flow, loop_exits
+from everstream.annotations.flow import NameUsage, loop_exits
 from everstream.annotations.problems import AnnotationError
 from everstream.annotations.program import Program, Region, StageBlock
 from everstream.annotations.shared import check_shared
@@ -15,7 +15,7 @@ from everstream.annotations.shared import check_shared
 
 def check(program: Program) -> None:
     """Fill in what each region and stage takes and gives; raise for what cannot work."""
-    before = Flow(program.names)
+    before = NameUsage(program.names)
     for name in program.parameters:
         before.bind(name, program.function)
     _Names(program)
@@ -80,8 +80,8 @@ class _RegionCheck:
         self._keep_order()
         self._check_given()
 
-    def _flow(self, stage: StageBlock) -> Flow:
-        flow = Flow(self.program.names)
+    def _flow(self, stage: StageBlock) -> NameUsage:
+        flow = NameUsage(self.program.names)
         if stage.key is not None:
             flow.visit(stage.key)
         if stage.resource is not None:
@@ -89,8 +89,8 @@ class _RegionCheck:
         flow.walk(stage.body)
         return flow
 
-    def _loop_flow(self) -> Flow:
-        flow = Flow(self.program.names)
+    def _loop_flow(self) -> NameUsage:
+        flow = NameUsage(self.program.names)
         flow.visit(self.region.head)
         flow.walk([*self.region.targets, *self.region.prologue])
         return flow
@@ -314,25 +314,25 @@ class _RegionCheck:
             stage.inputs, came = came, stage.outputs
 
     def _check_order(self, stage: StageBlock) -> None:
-        said = stage.options.get("ordered")
-        if said is not None and not isinstance(said, ast.Constant):
-            raise self.problem(said, "ordered= is True or False", "Write it out.")
+        ordered = stage.options.get("ordered")
+        if ordered is not None and not isinstance(ordered, ast.Constant):
+            raise self.problem(ordered, "ordered= is True or False", "Write it out.")
         last = stage is self.region.stages[-1] and bool(stage.outputs)
         before = [s for s in self.region.stages if s.number < stage.number + last]
         split = next((s for s in before if s.key is not None and s.replicas != 1), None)
-        wanted = bool(said.value) if isinstance(said, ast.Constant) else None
+        wanted = bool(ordered.value) if isinstance(ordered, ast.Constant) else None
         if wanted and stage.replicas != 1 and not last:
-            assert said is not None
+            assert ordered is not None
             raise self.problem(
-                said,
+                ordered,
                 "an ordered stage has no replicas",
                 "Drop replicate=, or ordered=True; of a last stage with replicas the outputs can "
                 "be ordered: say outputs=[...].",
             )
         if wanted and split is not None:
-            assert said is not None
+            assert ordered is not None
             raise self.problem(
-                said,
+                ordered,
                 f"the order is lost in '{split.name}', whose items go to the replica of their key",
                 "Drop ordered=True, or replicate= there.",
             )
@@ -391,7 +391,7 @@ def _check_after(program: Program) -> None:
         if owners or touched:
             inside = [*region.before, region.head, *region.targets, *region.prologue]
             inside += [s for stage in region.stages for s in stage.body]
-            for name, at in Flow.of(inside, program.names).reads.items():
+            for name, at in NameUsage.of(inside, program.names).reads.items():
                 if name in owners or name in touched:
                     raise program.origin.problem(
                         at,
@@ -401,12 +401,12 @@ def _check_after(program: Program) -> None:
                     )
         for stage in region.stages:
             owners |= dict.fromkeys(stage.state, stage)
-        inner = Flow(program.names)
+        inner = NameUsage(program.names)
         inner.walk([*region.targets, *region.prologue])
         for stage in region.stages:
             inner.walk(stage.body)
         touched |= dict.fromkeys([*inner.writes, *region.state], region)
-    for name, at in Flow.of(program.after, program.names).reads.items():
+    for name, at in NameUsage.of(program.after, program.names).reads.items():
         if name in owners:
             owners[name].collected.append(name)
         elif name in touched:

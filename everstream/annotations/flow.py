@@ -11,7 +11,7 @@ from typing import Any
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
-class Flow(ast.NodeVisitor):
+class NameUsage(ast.NodeVisitor):
     """What some statements do to names. `names`: those that count; all others are global."""
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -26,7 +26,7 @@ class Flow(ast.NodeVisitor):
         """This place is never reached: a continue, break, return or raise comes before it."""
 
     @classmethod
-    def of(cls, nodes: Sequence[ast.AST], names: Iterable[str]) -> "Flow":
+    def of(cls, nodes: Sequence[ast.AST], names: Iterable[str]) -> "NameUsage":
         flow = cls(names)
         flow.walk(nodes)
         return flow
@@ -87,7 +87,7 @@ class Flow(ast.NodeVisitor):
             for name in ast.walk(part.target)
             if isinstance(name, ast.Name)
         }
-        inner = Flow(self.names - own)
+        inner = NameUsage(self.names - own)
         inner.assigned = set(self.assigned)
         inner.ended = self.ended
         for number, part in enumerate(node.generators):
@@ -99,7 +99,7 @@ class Flow(ast.NodeVisitor):
         self._take(inner)
         self.assigned = before
 
-    def _take(self, inner: "Flow") -> None:
+    def _take(self, inner: "NameUsage") -> None:
         for name, at in inner.reads.items():
             self.reads.setdefault(name, at)
         for name, at in inner.writes.items():
@@ -231,7 +231,7 @@ class Flow(ast.NodeVisitor):
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self.walk([*node.decorator_list, *node.bases, *node.keywords])
-        inner = Flow(self.names)
+        inner = NameUsage(self.names)
         inner.assigned = set(self.assigned)
         inner.walk(node.body)
         for name, at in inner.reads.items():
@@ -245,7 +245,7 @@ class Flow(ast.NodeVisitor):
         body: Sequence[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else node.body
         own = {a.arg for a in ast.walk(arguments) if isinstance(a, ast.arg)}
         outside = {n for stmt in body for d in ast.walk(stmt) for n in _declared(d)}
-        inner = Flow(self.names - own)
+        inner = NameUsage(self.names - own)
         inner.walk(body)
         for name, at in inner.reads.items():
             if name not in inner.writes or name in outside:

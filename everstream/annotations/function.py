@@ -77,8 +77,8 @@ class AnnotatedFunction(Generic[P, R]):
         """The generated function that builds the pipeline, with what this one sees around it."""
         names: dict[str, Any] = {}
         exec(self._code, self.function.__globals__, names)
-        ours = {called: OURS[name] for name, called in self.generated.words.items()}
-        make: Callable[..., AnnotatedPipeline] = names[_AROUND](**ours, **around(self.function))
+        support = {called: OURS[name] for name, called in self.generated.aliases.items()}
+        make: Callable[..., AnnotatedPipeline] = names[_AROUND](**support, **around(self.function))
         return make
 
 
@@ -88,7 +88,7 @@ _AROUND = "everstream_around"
 def _in_a_function(annotated: AnnotatedFunction[..., Any]) -> ast.Module:
     """Generated code inside a function whose parameters are what it needs from elsewhere."""
     generated = annotated.generated
-    names = [*generated.words.values(), *annotated.function.__code__.co_freevars]
+    names = [*generated.aliases.values(), *annotated.function.__code__.co_freevars]
     arguments = ast.arguments([], [ast.arg(n) for n in names], None, [], [], None, [])
     returned = ast.Return(ast.Name(generated.make, ast.Load()))
     body: list[ast.stmt] = [*generated.body, returned]

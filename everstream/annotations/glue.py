@@ -85,7 +85,7 @@ def packed(names: Sequence[str], at: ast.AST, context: ast.expr_context | None =
     return made
 
 
-class Words:
+class FreshNames:
     """Names for generated things that no name of the user's is equal to."""
 
     def __init__(self, taken: Iterable[str]) -> None:
@@ -99,5 +99,5 @@ class Words:
 
     def local(self, *wishes: str) -> dict[str, str]:
         """Names for one scope, which others may use again."""
-        own = Words(self._taken)
+        own = FreshNames(self._taken)
         return {wish: own.free(wish) for wish in wishes}

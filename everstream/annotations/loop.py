@@ -81,7 +81,7 @@ class LoopReader(Reader):
         self._ended = False
         self._kept = {name: source.given[name] for name in source.state}
         self._items: Iterator[Any] | None = None
-        self._pace = Pace(source.batch, source.clock)
+        self._pace = AdaptiveBatchSize(source.batch, source.clock)
 
     @property
     def offset(self) -> tuple[int, bytes, bool]:
@@ -109,7 +109,7 @@ class LoopReader(Reader):
         return 0.0
 
 
-class Pace:
+class AdaptiveBatchSize:
     """How many items to read at once: few that take long, many that take no time."""
 
     def __init__(self, fixed: int | None, clock: Callable[[], float]) -> None:

@@ -7,7 +7,6 @@ signatures are for people, editors and type checkers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn
 
 from everstream.errors import UserError
@@ -27,12 +26,7 @@ else:  # defaults are known to Python from 3.13 on
 class _Block:
     """The marker after `with`. Its exit does nothing, because it never runs."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Literal[False]:
+    def __exit__(self, *exception: object) -> Literal[False]:
         return False
 
 

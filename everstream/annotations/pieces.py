@@ -79,7 +79,14 @@ def shown(stage: StageBlock) -> str:
 
 def listed(parts: list[str], **names: Sequence[str]) -> str:
     return " ".join(
-        [*parts, *(f"{what}: {', '.join(found)}." for what, found in names.items() if found)]
+        [
+            *parts,
+            *(
+                f"{what}: {', '.join(listed_names)}."
+                for what, listed_names in names.items()
+                if listed_names
+            ),
+        ]
     )
 
 

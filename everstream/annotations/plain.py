@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from everstream.annotations.glue import Words, glue, packed
+from everstream.annotations.glue import FreshNames, glue, packed
 from everstream.annotations.program import Program, Region, StageBlock
 from everstream.annotations.stage import call
 
@@ -20,11 +20,13 @@ ORDER = ("on_snapshot", "on_exit")
 
 def plain_function(program: Program, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function without its annotations."""
-    words = Words({*program.names, *function.__code__.co_names, *function.__code__.co_freevars})
-    helper = words.free("call_hook")
+    fresh = FreshNames(
+        {*program.names, *function.__code__.co_names, *function.__code__.co_freevars}
+    )
+    helper = fresh.free("call_hook")
     body: list[ast.stmt] = []
     for region in program.regions:
-        body += [*region.before, *_region(region, words, helper)]
+        body += [*region.before, *_region(region, fresh, helper)]
     body += program.after
     bare = copy.copy(program.function)
     bare.args = _bare(program.function.args)
@@ -63,12 +65,12 @@ def _bare(arguments: ast.arguments) -> ast.arguments:
     return made
 
 
-def _region(region: Region, words: Words, helper: str) -> list[ast.stmt]:
+def _region(region: Region, fresh: FreshNames, helper: str) -> list[ast.stmt]:
     before: list[ast.stmt] = []
     behind: list[ast.stmt] = []
     turn: list[ast.stmt] = list(region.prologue)
     for stage in region.stages:
-        resource = stage.resource or words.free("resource")
+        resource = stage.resource or fresh.free("resource")
         if "on_init" in stage.options:
             before += glue(f"{resource} = HOOK()", stage.node, HOOK=stage.options["on_init"])
         for hook in ORDER:
@@ -77,24 +79,24 @@ def _region(region: Region, words: Words, helper: str) -> list[ast.stmt]:
                 known = "1" if hook == "on_snapshot" else known
                 text = f"{helper}(HOOK, {known})"
                 behind += glue(text, stage.node, HOOK=stage.options[hook])
-        turn += _stage(stage, words)
+        turn += _stage(stage, fresh)
     loop = copy.copy(region.loop)
     loop.body = turn
     return [*before, loop, *behind]
 
 
-def _stage(stage: StageBlock, words: Words) -> list[ast.stmt]:
+def _stage(stage: StageBlock, fresh: FreshNames) -> list[ast.stmt]:
     hook = stage.options.get("on_error")
     if hook is None or (isinstance(hook, ast.Constant) and hook.value == "fail"):
         return stage.body
-    item, error = words.free("item"), words.free("error")
-    said: list[ast.stmt] = []
+    item, error = fresh.free("item"), fresh.free("error")
+    reaction: list[ast.stmt] = []
     if not isinstance(hook, ast.Constant):
-        said = glue(f"HOOK({error}, {item})", stage.node, HOOK=hook)
+        reaction = glue(f"HOOK({error}, {item})", stage.node, HOOK=hook)
     return glue(
         f"{item} = RECORD\ntry:\n    BODY\nexcept Exception as {error}:\n    SAID\n    continue",
         stage.node,
         RECORD=packed(stage.inputs, stage.node),
         BODY=stage.body,
-        SAID=said,
+        SAID=reaction,
     )

@@ -38,13 +38,15 @@ def printed(function: AnnotatedFunction[..., Any], values: Mapping[str, Any] | N
 def _imports(function: AnnotatedFunction[..., Any], body: str, file: Path) -> str:
     names = set(_global_names(symtable.symtable(body, "generated", "exec")))
     lines: list[str] = []
-    ours: dict[str, list[str]] = {}
-    for name, called in sorted(function.generated.words.items()):
+    imported: dict[str, list[str]] = {}
+    for name, called in sorted(function.generated.aliases.items()):
         if called in names:
             place = PLACES.get(name, "everstream.annotations")
-            ours.setdefault(place, []).append(name if name == called else f"{name} as {called}")
+            imported.setdefault(place, []).append(name if name == called else f"{name} as {called}")
             names.discard(called)
-    lines += [f"from {place} import {', '.join(found)}" for place, found in sorted(ours.items())]
+    lines += [
+        f"from {place} import {', '.join(members)}" for place, members in sorted(imported.items())
+    ]
     names = {name for name in names if name not in vars(builtins) or name in _own(function)}
     for statement in ast.parse("".join(function.program.origin.lines)).body:
         if isinstance(statement, ast.Import | ast.ImportFrom):

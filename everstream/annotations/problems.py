@@ -23,7 +23,7 @@ class AnnotationError(UserError):
 
 
 @dataclass(frozen=True)
-class Origin:
+class SourceFile:
     """The file that contains the annotated code."""
 
     file: str

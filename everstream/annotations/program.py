@@ -4,7 +4,7 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from everstream.annotations.problems import Origin
+from everstream.annotations.problems import SourceFile
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Region:
 class Program:
     """An annotated function."""
 
-    origin: Origin
+    origin: SourceFile
     function: ast.FunctionDef
     names: frozenset[str]
     """All its local names."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from everstream.annotations.flow import loop_exits, own_nodes
 from everstream.annotations.markers import Stage, ToStream
-from everstream.annotations.problems import Origin
+from everstream.annotations.problems import SourceFile
 from everstream.annotations.program import Program, Region, StageBlock
 from everstream.errors import UserError
 from everstream.pipeline.graph import is_usable
@@ -39,7 +39,7 @@ def around(function: Callable[..., Any]) -> dict[str, Any]:
     return seen
 
 
-def _source_of(function: Callable[..., Any]) -> tuple[Origin, ast.FunctionDef]:
+def _source_of(function: Callable[..., Any]) -> tuple[SourceFile, ast.FunctionDef]:
     code = getattr(function, "__code__", None)
     if code is None:
         raise UserError(f"@es.annotated takes a function, not {function!r}.")
@@ -49,7 +49,7 @@ def _source_of(function: Callable[..., Any]) -> tuple[Origin, ast.FunctionDef]:
             f"the source of '{function.__name__}' cannot be read ({code.co_filename}): "
             "@es.annotated reads it, so put the function into a file."
         )
-    origin = Origin(code.co_filename, lines)
+    origin = SourceFile(code.co_filename, lines)
     for node in ast.walk(ast.parse("".join(lines))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
@@ -66,7 +66,9 @@ def _source_of(function: Callable[..., Any]) -> tuple[Origin, ast.FunctionDef]:
 
 
 class _Reader:
-    def __init__(self, function: Callable[..., Any], origin: Origin, node: ast.FunctionDef) -> None:
+    def __init__(
+        self, function: Callable[..., Any], origin: SourceFile, node: ast.FunctionDef
+    ) -> None:
         self.origin = origin
         self.node = node
         self.known = {**function.__globals__, **around(function)}
@@ -100,8 +102,8 @@ class _Reader:
     def _body(self) -> list[ast.stmt]:
         body = self.node.body
         first = body[0]
-        said = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-        return body[1:] if said and isinstance(first.value.value, str) else body  # type: ignore[attr-defined]
+        is_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+        return body[1:] if is_docstring and isinstance(first.value.value, str) else body  # type: ignore[attr-defined]
 
     def _region(self, node: ast.With, number: int) -> Region:
         call = self._call(node, ToStream)
@@ -224,9 +226,9 @@ class _Reader:
         if not isinstance(given, ast.List | ast.Tuple):
             raise self.origin.problem(given, f"{option}= takes a list of names", A_NAME)
         for place, one in enumerate(given.elts):
-            said = one.value if isinstance(one, ast.Constant) else None
-            if isinstance(said, str) and said.isidentifier():
-                given.elts[place] = ast.copy_location(ast.Name(said, ast.Load()), one)
+            value = one.value if isinstance(one, ast.Constant) else None
+            if isinstance(value, str) and value.isidentifier():
+                given.elts[place] = ast.copy_location(ast.Name(value, ast.Load()), one)
             elif not isinstance(one, ast.Name):
                 raise self.origin.problem(one, f"{option}= takes names only", A_NAME)
         return [one.id for one in given.elts if isinstance(one, ast.Name)]
@@ -235,14 +237,14 @@ class _Reader:
         given = options.get("name")
         if given is None:
             return None
-        said = given.value if isinstance(given, ast.Constant) else None
-        if not isinstance(said, str) or not is_usable(said):
+        value = given.value if isinstance(given, ast.Constant) else None
+        if not isinstance(value, str) or not is_usable(value):
             raise self.origin.problem(
                 given,
                 "a name is a text of letters, digits, '-', '_' and '.'",
                 'Write it out, as in name="primes".',
             )
-        return said
+        return value
 
     # What a `with` is.
 
@@ -275,10 +277,10 @@ class _Reader:
             node = node.value
         if not isinstance(node, ast.Name):
             return False
-        found = self.known.get(node.id)
+        value = self.known.get(node.id)
         for part in path:
-            found = getattr(found, part, None)
-        return found is marker
+            value = getattr(value, part, None)
+        return value is marker
 
     # Misplaced statements.
 

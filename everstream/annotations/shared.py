@@ -44,11 +44,11 @@ def check_shared(program: Program, region: Region) -> None:
 
 
 def _global_names(program: Program) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.walk(program.function):
         if isinstance(node, ast.Global | ast.Nonlocal):
-            found |= {*node.names}
-    return found
+            names |= {*node.names}
+    return names
 
 
 def _check_changes(program: Program, nodes: list[ast.AST], given: set[str], where: str) -> None:

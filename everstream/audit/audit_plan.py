@@ -1,6 +1,6 @@
 """The plan of an audit: one undisturbed run, then runs with a few kills each, then the verdict.
 
-This module decides which runs there are and what they prove. A `Stage` performs them and shows their
+This module decides which runs there are and what they prove. A `AuditRunner` performs them and shows their
 progress: the command line has one with a supervisor, which outlives killed drivers.
 """
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from everstream.audit.comparison import Difference
-from everstream.audit.kill_plan import KillPlan, targets_of
+from everstream.audit.kill_plan import KillSchedule, targets_of
 from everstream.audit.rehearsal import Rehearsal, rehearsed
-from everstream.audit.trial import Disturbed, Ending, Trial, Trials
+from everstream.audit.trial import Disturbed, Trial, TrialResult, Trials
 from everstream.core.plan import Plan, make_plan
 from everstream.pipeline.checkpointing import EngineName
 from everstream.pipeline.stream import Pipeline
@@ -21,10 +21,10 @@ MAX_EXTRA_ROUNDS = 3
 """Further runs for kills that did not happen in theirs."""
 
 
-class Stage(Protocol):
+class AuditRunner(Protocol):
     """Where an audit runs its pipeline."""
 
-    def perform(self, trial: Trial) -> Ending:
+    def perform(self, trial: Trial) -> TrialResult:
         """Run the pipeline as the trial describes, and report its progress to the trial's end_gate."""
 
     def drawn(self, rounds: list[list[str]]) -> None:
@@ -42,7 +42,7 @@ class Findings:
     seed: int
     kills: int
     """How many were asked for."""
-    undisturbed: Ending
+    undisturbed: TrialResult
     disturbed: list[Disturbed] = field(default_factory=list)
     again: list[Difference] | None = None
     """How a second undisturbed run differs, if that had to be seen."""
@@ -81,7 +81,7 @@ class Findings:
     @property
     def expected(self) -> dict[str, int]:
         """Sink -> records of an undisturbed run."""
-        return {sink: len(found) for sink, found in self.undisturbed.outputs.items()}
+        return {sink: len(records) for sink, records in self.undisturbed.outputs.items()}
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -106,7 +106,7 @@ class Audit:
     """One audit of one pipeline; `folder` is for its stores and gates."""
 
     pipeline: Pipeline
-    stage: Stage
+    stage: AuditRunner
     folder: Path
     kills: int
     seed: int
@@ -133,7 +133,7 @@ class Audit:
                     findings.again = again.against(undisturbed)
         return findings
 
-    def _perform(self, trial: Trial) -> Ending:
+    def _perform(self, trial: Trial) -> TrialResult:
         try:
             return self.stage.perform(trial)
         finally:
@@ -142,7 +142,7 @@ class Audit:
     def _disturb(self, trials: Trials, findings: Findings) -> None:
         """Runs with kills, until as many have happened as were asked for or a run fails."""
         counts = findings.undisturbed.counts
-        draw = KillPlan(targets_of(findings.plan, counts, self.drivers, self.engine), self.seed)
+        draw = KillSchedule(targets_of(findings.plan, counts, self.drivers, self.engine), self.seed)
         rounds = draw.rounds(self.kills)
         self.stage.drawn(rounds)
         planned = len(rounds)

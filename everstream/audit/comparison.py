@@ -35,13 +35,13 @@ class Verdict:
         }
 
 
-def judge(expected: Iterable[Hashable], found: Iterable[Hashable]) -> Verdict:
+def judge(expected: Iterable[Hashable], actual: Iterable[Hashable]) -> Verdict:
     """Compare, ignoring order.
 
     >>> judge("aab", "abb")
     Verdict(expected=3, found=3, lost=1, duplicated=1)
     """
-    wanted, got = Counter(expected), Counter(found)
+    wanted, got = Counter(expected), Counter(actual)
     return Verdict(
         expected=wanted.total(),
         found=got.total(),
@@ -68,20 +68,20 @@ class Difference:
         }
 
 
-def compare(sink: str, expected: Sequence[Any], found: Sequence[Any]) -> Difference:
+def compare(sink: str, expected: Sequence[Any], actual: Sequence[Any]) -> Difference:
     """Compare two outputs record by record, ignoring order.
 
     >>> compare("out", [{"n": [1]}, {"n": [2]}], [{"n": [2]}, {"n": [2]}]).missing
     ("{'n': [1]}",)
     """
     wanted = [fingerprint(record) for record in expected]
-    got = [fingerprint(record) for record in found]
+    got = [fingerprint(record) for record in actual]
     verdict = judge(wanted, got)
     if verdict.exact:
         return Difference(sink, verdict)
     missing, surplus = Counter(wanted) - Counter(got), Counter(got) - Counter(wanted)
     return Difference(
-        sink, verdict, _samples(expected, wanted, missing), _samples(found, got, surplus)
+        sink, verdict, _samples(expected, wanted, missing), _samples(actual, got, surplus)
     )
 
 

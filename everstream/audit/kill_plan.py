@@ -47,7 +47,7 @@ def targets_of(
 ) -> list[Target]:
     """Every shard of the plan. `counts`: operator -> records in and out, undisturbed."""
     at_sinks = set(plan.sink_shards())
-    found = []
+    targets = []
     for shard in plan.shards:
         records_in, records_out = counts.get(shard.operator, (0, 0))
         is_source = plan.graph.nodes[shard.operator].kind is Kind.SOURCE
@@ -55,13 +55,13 @@ def targets_of(
         points: tuple[Point, ...] = AT_SINKS if shard in at_sinks else ANYWHERE
         if engine == "microbatch":  # whose driver commits
             points = tuple(p for p in points if p not in (Point.IN_COMMIT, Point.AFTER_COMMIT))
-        found.append(Target(str(shard), points, records))
+        targets.append(Target(str(shard), points, records))
     if drivers and DRIVER not in plan.chain_of:  # an operator of that name takes its kills
-        found.append(Target(DRIVER, AT_DRIVER))
-    return found
+        targets.append(Target(DRIVER, AT_DRIVER))
+    return targets
 
 
-class KillPlan:
+class KillSchedule:
     """Draws rounds of kills; each round is for one run."""
 
     def __init__(self, targets: Sequence[Target], seed: int) -> None:

@@ -23,9 +23,9 @@ class StandIn(Collect):
         self.max_shards = sink.max_shards
         self._sink = sink
 
-    def open(self, who: SinkShard) -> Writer:
-        columns = self._sink.columns(who)
-        collecting = super().open(who)
+    def open(self, shard: SinkShard) -> Writer:
+        columns = self._sink.columns(shard)
+        collecting = super().open(shard)
         return collecting if columns is None else _Settling(collecting, columns)
 
     def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:

@@ -99,7 +99,7 @@ class Trials:
 
 
 @dataclass(frozen=True)
-class Ending:
+class TrialResult:
     """How one run ended, and what it put out if it finished."""
 
     outcome: str
@@ -119,7 +119,7 @@ class Ending:
         """By Ctrl-C; a run that took too long has failed."""
         return self.outcome in ("stopped", "killed") and not self.timed_out
 
-    def against(self, undisturbed: "Ending") -> list[Difference]:
+    def against(self, undisturbed: "TrialResult") -> list[Difference]:
         return [
             compare(sink, expected, self.outputs[sink])
             for sink, expected in undisturbed.outputs.items()
@@ -131,7 +131,7 @@ class Disturbed:
     """A run with kills, and what it put out against the undisturbed one."""
 
     trial: Trial
-    ending: Ending
+    ending: TrialResult
     differences: list[Difference]
 
     @property
@@ -166,13 +166,13 @@ def recovery_of_each(
     A kill has no report if its process died while the run was still starting.
     """
     left = list(reports)
-    found: dict[Kill, RecoveryReport] = {}
+    recoveries: dict[Kill, RecoveryReport] = {}
     for kill in kills:
         of_driver = kill.of_driver(plan)
-        who = DRIVER if of_driver else str(kill.target(plan))
+        shard = DRIVER if of_driver else str(kill.target(plan))
         for report in left:
-            if who in report.shards and (of_driver or report.injected):
-                found[kill] = report
+            if shard in report.shards and (of_driver or report.injected):
+                recoveries[kill] = report
                 left.remove(report)
                 break
-    return found
+    return recoveries

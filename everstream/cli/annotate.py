@@ -49,21 +49,21 @@ def shown(target: str, arguments: tuple[str, ...]) -> str:
     from everstream.cli.runs.finding import load_module, parsed
 
     module, place, name = load_module(target)
-    found = {
+    functions = {
         key: value for key, value in vars(module).items() if isinstance(value, AnnotatedFunction)
     }
     if name is not None:
-        if name not in found:
-            known = ", ".join(found) or "none"
+        if name not in functions:
+            known = ", ".join(functions) or "none"
             raise UserError(f"{place} has no annotated function '{name}'; there are: {known}.")
-        found = {name: found[name]}
-    if not found:
+        functions = {name: functions[name]}
+    if not functions:
         raise UserError(f"{place} has no function with @es.annotated.")
-    if arguments and len(found) > 1:
-        choices = " or ".join(f"{place}:{key}" for key in found)
+    if arguments and len(functions) > 1:
+        choices = " or ".join(f"{place}:{key}" for key in functions)
         raise UserError(f"which function are these arguments for? Say {choices}.")
     texts = []
-    for function in found.values():
+    for function in functions.values():
         complete = bool(arguments) or not function.program.parameters
         texts.append(printed(function, parsed(function, arguments) if complete else None))
     return "\n\n".join(texts)

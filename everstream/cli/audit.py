@@ -124,10 +124,10 @@ def audit(
         code = conclude(findings, stage)
         if json_file is not None and findings.disturbed and not findings.interrupted:
             json_file.parent.mkdir(parents=True, exist_ok=True)
-            told = {**findings.to_json(), "exit_code": code}
+            report = {**findings.to_json(), "exit_code": code}
             if rescales is not None:
-                told |= {"rescales_asked": rescales.asked, "rescales_happened": rescales.happened}
-            json_file.write_text(json.dumps(told, indent=2) + "\n")
+                report |= {"rescales_asked": rescales.asked, "rescales_happened": rescales.happened}
+            json_file.write_text(json.dumps(report, indent=2) + "\n")
     except UserError as error:
         say_error(error.message)
         code = USAGE

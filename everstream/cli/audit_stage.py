@@ -6,11 +6,17 @@ from rich.console import Console
 from rich.markup import escape
 
 from everstream.audit.rescales import Rescales
-from everstream.audit.trial import Ending, Trial
+from everstream.audit.trial import Trial, TrialResult
 from everstream.cli.runs.arguments import RunCommand
 from everstream.cli.runs.command import say_error
 from everstream.cli.runs.supervise import FAILED, USAGE, Supervisor
-from everstream.cli.views.messages import Failed, Fault, Finished, Message, Told
+from everstream.cli.views.messages import (
+    DriverFailed,
+    DriverFinished,
+    EventReported,
+    Fault,
+    Message,
+)
 from everstream.cli.views.screen import make_screen
 from everstream.cli.views.summary import show_recoveries
 from everstream.core.orders import Phase
@@ -33,7 +39,7 @@ class SupervisedStage:
     failed_with: int | None = None
     """The exit code for the last failure; None if there was none."""
 
-    def perform(self, trial: Trial) -> Ending:
+    def perform(self, trial: Trial) -> TrialResult:
         self._say(f"[bold]{trial.purpose}[/bold]")
         settings = self.command.with_settings(
             store=str(trial.store),
@@ -47,16 +53,16 @@ class SupervisedStage:
         def show(message: Message) -> None:
             nonlocal first
             match message:
-                case Told(event=Killing(kill=kill)):
+                case EventReported(event=Killing(kill=kill)):
                     trial.end_gate.on_kill(Kill.parse(kill))
                     if rescales is not None:
                         rescales.ask(trial.store)
-                case Told(event=Progressed(status=status), at_s=at_s):
+                case EventReported(event=Progressed(status=status), at_s=at_s):
                     trial.end_gate.on_progress(status.phase, at_s)
                     if rescales is not None and first and status.phase is Phase.RUNNING:
                         first = False
                         rescales.ask(trial.store)
-                case Told(event=PlanChanged(explained=False)) if rescales is not None:
+                case EventReported(event=PlanChanged(explained=False)) if rescales is not None:
                     rescales.happened += 1
             screen.show(message)
 
@@ -82,7 +88,7 @@ class SupervisedStage:
     def _tell_failure(self, trial: Trial, supervisor: Supervisor) -> None:
         """Report why the run failed; an interrupted run did not fail."""
         end = supervisor.log.end
-        if isinstance(end, Failed) and end.fault is not Fault.STOPPED:
+        if isinstance(end, DriverFailed) and end.fault is not Fault.STOPPED:
             say_error(end.text)
             self.failed_with = USAGE if end.fault is Fault.USAGE else FAILED
         elif supervisor.timed_out and trial.rehearsal.gate is None:
@@ -99,14 +105,14 @@ class SupervisedStage:
         self.console.print(markup, highlight=False, soft_wrap=True)
 
 
-def _ending_of(supervisor: Supervisor, trial: Trial) -> Ending:
+def _ending_of(supervisor: Supervisor, trial: Trial) -> TrialResult:
     end = supervisor.log.end
     finished = supervisor.outcome == "finished"
-    return Ending(
+    return TrialResult(
         outcome=supervisor.outcome,
         timed_out=supervisor.timed_out,
-        error=end.text if isinstance(end, Failed) else None,
-        counts=end.result["counts"] if finished and isinstance(end, Finished) else {},
+        error=end.text if isinstance(end, DriverFailed) else None,
+        counts=end.result["counts"] if finished and isinstance(end, DriverFinished) else {},
         outputs=trial.outputs() if finished else {},
         recoveries=supervisor.log.recoveries,
     )

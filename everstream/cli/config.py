@@ -43,23 +43,23 @@ def config(
     from everstream.cli.runs.supervise import USAGE
 
     try:
-        found = configured_for(target)
+        configured = configured_for(target)
         for name, value in in_words(given).items():
-            found[name] = Configured(value, f"flag {SETTINGS[name].flag}")
-        RunOptions.from_settings({name: one.value for name, one in found.items()})
+            configured[name] = Configured(value, f"flag {SETTINGS[name].flag}")
+        RunOptions.from_settings({name: one.value for name, one in configured.items()})
     except UserError as error:
         say_error(error.message)
         raise typer.Exit(USAGE) from None
     if as_json:
-        typer.echo(json.dumps(_in_json(found), indent=2))
+        typer.echo(json.dumps(_in_json(configured), indent=2))
     else:
-        Console().print(_table(found))
+        Console().print(_table(configured))
 
 
-def _in_json(found: dict[str, Configured]) -> dict[str, dict[str, Any]]:
+def _in_json(configured: dict[str, Configured]) -> dict[str, dict[str, Any]]:
     return {
-        name: {"value": _shown(found[name].value), "origin": found[name].origin}
-        if name in found
+        name: {"value": _shown(configured[name].value), "origin": configured[name].origin}
+        if name in configured
         else {"value": setting.default, "origin": DEFAULT}
         for name, setting in SETTINGS.items()
     }
@@ -70,9 +70,9 @@ def _shown(value: Any) -> Any:
     return without_secret(value) if isinstance(value, str) and "://" in value else hidden_in(value)
 
 
-def _table(found: dict[str, Configured]) -> Table:
+def _table(configured: dict[str, Configured]) -> Table:
     table = Table("option", "value", "origin")
-    for name, row in _in_json(found).items():
+    for name, row in _in_json(configured).items():
         style = "dim" if row["origin"] == DEFAULT else None
         value = row["value"] if isinstance(row["value"], str) else json.dumps(row["value"])
         table.add_row(name, escape(value), escape(row["origin"]), style=style)

@@ -59,7 +59,7 @@ class _Demo:
     def run(self) -> int:
         from everstream.audit.comparison import judge
         from everstream.cli.runs.supervise import FAILED, KILLED, OK
-        from everstream.cli.views.messages import Message, Teller, Told
+        from everstream.cli.views.messages import EventReported, Message, Teller
         from everstream.cli.views.screen import make_screen
         from everstream.cli.views.summary import show_summary
         from everstream.core.orders import Outcome
@@ -72,7 +72,7 @@ class _Demo:
 
         def watch(message: Message) -> None:
             match message:
-                case Told(event=Progressed(status=status), at_s=at_s):
+                case EventReported(event=Progressed(status=status), at_s=at_s):
                     samples.append(Sample(at_s, status.totals.get(OPERATOR, 0)))
             screen.show(message)
 
@@ -111,11 +111,11 @@ class _Demo:
         self, facts: dict[str, Any], verdict: Any, recoveries: list[Any], samples: list[Any]
     ) -> Path:
         from everstream.cli.views.summary import STEPS, describe_checkpoints
-        from everstream.demo.page import Page
+        from everstream.demo.page import HtmlReport
         from everstream.demo.timeline import draw_recovery
 
         self.report.mkdir(parents=True, exist_ok=True)
-        page = Page("A process was killed, and nothing was lost")
+        page = HtmlReport("A process was killed, and nothing was lost")
         if not verdict.exact:
             page.title = "A process was killed, and the output is wrong"
         page.verdict(describe(verdict), verdict.exact)
@@ -150,14 +150,14 @@ class _Demo:
         page.text(describe_checkpoints(facts["checkpoints"]))
         page.write(self.report / "index.html")
         zero_s = samples[0].at_s if samples else 0.0
-        told = {
+        summary = {
             "verdict": verdict.to_json(),
             "rate_per_s": self.rate,
             "kill_s": self.kill_s,
             "run": facts,
             "samples": [[round(s.at_s - zero_s, 3), s.records] for s in samples],
         }
-        (self.report / "demo.json").write_text(json.dumps(told, indent=1) + "\n")
+        (self.report / "demo.json").write_text(json.dumps(summary, indent=1) + "\n")
         return self.report / "index.html"
 
     def _say(self, text: str) -> None:

@@ -174,7 +174,7 @@ def run(
         else:
             names = tuple(f"operator {i + 1}" for i in range(operators))
             nodes = m.line(names, m.parse_distribution(service), cpus)
-            feeds = (m.Source(names[0], m.parse_distribution(gap), entities),) * sources
+            feeds = (m.SourceModel(names[0], m.parse_distribution(gap), entities),) * sources
         model = m.Model(
             nodes,
             feeds,

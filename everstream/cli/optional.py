@@ -22,10 +22,10 @@ class WithOptionalValues(TyperCommand):
 def completed(args: list[str]) -> list[str]:
     """These arguments, with the value `yes` for each such flag that has none."""
     end = args.index("--") if "--" in args else len(args)
-    found: list[str] = []
+    arguments: list[str] = []
     for position, arg in enumerate(args[:end]):
         following = args[position + 1] if position + 1 < end else ""
         if arg in _VALUES and not _VALUES[arg].fullmatch(following):
             arg = f"{arg}=yes"
-        found.append(arg)
-    return [*found, *args[end:]]
+        arguments.append(arg)
+    return [*arguments, *args[end:]]

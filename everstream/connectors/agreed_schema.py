@@ -50,8 +50,8 @@ class Agreement:
         self._alone: Settled | None = None
 
     @staticmethod
-    def of(who: SinkShard) -> "Agreement":
-        return Agreement(who.pipeline, who.operator, who.store)
+    def of(shard: SinkShard) -> "Agreement":
+        return Agreement(shard.pipeline, shard.operator, shard.store)
 
     def newest(self) -> Settled | None:
         """The newest version; None if nothing has been agreed on."""

@@ -28,8 +28,8 @@ class Collect(Sink):
 
     delivery = Delivery.EXACTLY_ONCE
 
-    def open(self, who: SinkShard) -> Writer:
-        return _CollectWriter(folder_of(who.store, who.operator), who)
+    def open(self, shard: SinkShard) -> Writer:
+        return _CollectWriter(folder_of(shard.store, shard.operator), shard)
 
     def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
         folder_of(store, operator).start_fresh(pipeline, operator, replace)

@@ -155,17 +155,17 @@ class Columns:
 
     def __init__(
         self,
-        who: SinkShard,
+        shard: SinkShard,
         given: pl.Schema | None,
         format: Format,
         existing: Callable[[], Mapping[str, Callable[[Kind], Kind | None]]] = dict,
     ) -> None:
         """existing: the columns of an existing table, each with the types it can hold."""
-        self._operator = who.operator
+        self._operator = shard.operator
         self._given = given
         self._format = format
         self._existing = existing
-        self._agreement = Agreement.of(who)
+        self._agreement = Agreement.of(shard)
         self._there: Mapping[str, Callable[[Kind], Kind | None]] = {}
         self._settled: Settled | None = None
         self._restored: Settled | None = None
@@ -246,18 +246,20 @@ class Columns:
             self._settled = self._agreement.propose(self._settled, wanted)
 
     def _first(self, rows: _Rows) -> Settled:
-        found = self._agreement.newest()
+        agreed = self._agreement.newest()
         if self._given is not None:
             given = self._begun(
                 {name: SeriesColumn(nulls(name, 0, k)) for name, k in self._given.items()}
             )
-            if found is not None and found.schema != given:
-                self._refuse_others(found.schema, given)
+            if agreed is not None and agreed.schema != given:
+                self._refuse_others(agreed.schema, given)
             return (
-                found if found and found.schema == given else self._agreement.propose(found, given)
+                agreed
+                if agreed and agreed.schema == given
+                else self._agreement.propose(agreed, given)
             )
-        if found is not None:
-            return found
+        if agreed is not None:
+            return agreed
         if self._restored is not None:
             return self._agreement.propose(None, self._restored.schema)
         return self._agreement.propose(None, self._begun(rows.columns))
@@ -277,14 +279,14 @@ class Columns:
         stored = self._format.stored_as(kind)
         return stored if stored is None or name not in self._there else self._there[name](stored)
 
-    def _refuse_others(self, found: pl.Schema, given: pl.Schema) -> None:
+    def _refuse_others(self, agreed: pl.Schema, given: pl.Schema) -> None:
         """Raise unless the given columns only add to the existing ones."""
         changed = [
-            f"'{name}' is {found.get(name, 'missing')} there and {given.get(name, 'missing')} here"
-            for name in dict.fromkeys((*found, *given))
-            if not self._follows(found.get(name), given.get(name))
+            f"'{name}' is {agreed.get(name, 'missing')} there and {given.get(name, 'missing')} here"
+            for name in dict.fromkeys((*agreed, *given))
+            if not self._follows(agreed.get(name), given.get(name))
         ]
-        if changed or [name for name in given if name in found] != list(found):
+        if changed or [name for name in given if name in agreed] != list(agreed):
             raise UserError(
                 f"operator '{self._operator}': schema= does not fit the existing output: "
                 f"{', '.join(changed) or 'the columns have another order'}. Keep the types the "
@@ -338,8 +340,8 @@ class Columns:
             rows.columns[name] = SeriesColumn(nulls(name, len(rows.batch), pl.Null()))
 
     def _other_columns(self, missing: list[str], surplus: list[str], schema: pl.Schema) -> str:
-        said = [("without", missing), ("with", surplus)]
-        differing = ", ".join(f"{word} {', '.join(names)}" for word, names in said if names)
+        differences = [("without", missing), ("with", surplus)]
+        differing = ", ".join(f"{word} {', '.join(names)}" for word, names in differences if names)
         return (
             f"operator '{self._operator}': the columns changed: {differing} where the output has "
             f"{', '.join(schema)}. Select the same columns for every record before the sink"

@@ -23,8 +23,8 @@ class DeadLetters(Sink):
 
     delivery = Delivery.EXACTLY_ONCE
 
-    def open(self, who: SinkShard) -> Writer:
-        return _DeadLetterWriter(folder_of(who.store, who.operator), who)
+    def open(self, shard: SinkShard) -> Writer:
+        return _DeadLetterWriter(folder_of(shard.store, shard.operator), shard)
 
     def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
         folder_of(store, operator).start_fresh(pipeline, operator, replace)
@@ -42,7 +42,7 @@ class _DeadLetterWriter(PartWriter):
         return "".join([self._line(rejected) for rejected in records_of(batch)]).encode()
 
     def _line(self, rejected: Rejected) -> str:
-        about = {"operator": self._who.operator, "error": rejected.error}
+        about = {"operator": self._shard.operator, "error": rejected.error}
         if rejected.place:
             about["place"] = rejected.place
         return json.dumps({**about, **_shown(rejected.record)}) + "\n"

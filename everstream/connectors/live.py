@@ -27,7 +27,7 @@ class Console(Sink):
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
 
-    def open(self, who: SinkShard) -> Writer:
+    def open(self, shard: SinkShard) -> Writer:
         return _ConsoleWriter(self._prefix)
 
 
@@ -64,7 +64,7 @@ class Callback(Sink):
         self._function = function
         self._batches = batches
 
-    def open(self, who: SinkShard) -> Writer:
+    def open(self, shard: SinkShard) -> Writer:
         return _CallbackWriter(self._function, self._batches)
 
 

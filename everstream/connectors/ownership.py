@@ -40,12 +40,12 @@ class Owner:
         return self.identity == other.identity
 
 
-def refuse_replaced(who: SinkShard, newest: int, place: object) -> None:
+def refuse_replaced(shard: SinkShard, newest: int, place: object) -> None:
     """Raise if a newer generation of this shard writes to the place."""
-    if newest > who.generation:
+    if newest > shard.generation:
         raise ConnectorError(
-            f"generation {newest} of shard {who.shard} of '{who.operator}' has taken over {place}; "
-            f"generation {who.generation} must stop."
+            f"generation {newest} of shard {shard.shard} of '{shard.operator}' has taken over {place}; "
+            f"generation {shard.generation} must stop."
         )
 
 

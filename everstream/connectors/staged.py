@@ -94,8 +94,8 @@ class StagedTransaction(Committable, Saved):
 class StagedWriter(PartWriter):
     """Writes part files in the store; a subclass turns them into transactions."""
 
-    def __init__(self, who: SinkShard, ending: str) -> None:
-        super().__init__(waiting_folder(who.store, who.operator, ending), who)
+    def __init__(self, shard: SinkShard, ending: str) -> None:
+        super().__init__(waiting_folder(shard.store, shard.operator, ending), shard)
 
     @abstractmethod
     def stage(self, part: PartTransaction) -> StagedTransaction:

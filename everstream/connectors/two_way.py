@@ -55,16 +55,16 @@ class TwoWay(Source[T], Sink):
     @overload
     def open(self, shard: int, shards: int) -> Reader: ...
     @overload
-    def open(self, who: SinkShard) -> Writer: ...
+    def open(self, shard: SinkShard) -> Writer: ...
     def open(self, *args: Any, **named: Any) -> Reader | Writer:
         """A reader for (shard, shards), a writer for a `SinkShard`."""
-        who = named.get("who", args[0] if args else None)
-        if isinstance(who, SinkShard):
-            return self._open_writer(who)
+        shard = named.get("shard", args[0] if args else None)
+        if isinstance(shard, SinkShard):
+            return self._open_writer(shard)
         return self._open_reader(*args, **named)
 
     @abstractmethod
     def _open_reader(self, shard: int, shards: int) -> Reader: ...
 
     @abstractmethod
-    def _open_writer(self, who: SinkShard) -> Writer: ...
+    def _open_writer(self, shard: SinkShard) -> Writer: ...

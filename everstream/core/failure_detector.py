@@ -8,10 +8,10 @@ one of two drivers continue.
 
 from enum import Enum, auto
 
-from everstream.state.heartbeat import Heartbeat, Life
+from everstream.state.heartbeat import DriverStatus, Heartbeat
 
 
-class Verdict(Enum):
+class StandbyDecision(Enum):
     WAIT = auto()
     TAKE_OVER = auto()
     FINISHED = auto()
@@ -34,7 +34,7 @@ class FailureDetector:
         self._overtaken = False
         """The heartbeat is of a driver that was replaced; its successor has not sent one yet."""
 
-    def saw(self, heartbeat: Heartbeat | None, now_s: float) -> Verdict:
+    def saw(self, heartbeat: Heartbeat | None, now_s: float) -> StandbyDecision:
         """The heartbeat in the store now; None: no driver that writes one was ever here."""
         first = self._changed_s is None
         if first or heartbeat != self._seen:
@@ -42,19 +42,19 @@ class FailureDetector:
                 self._beats += 1
             self._seen, self._changed_s, self._overtaken = heartbeat, now_s, False
         if heartbeat is None or self._overtaken:
-            return Verdict.TAKE_OVER if self._is_silent(now_s) else Verdict.WAIT
+            return StandbyDecision.TAKE_OVER if self._is_silent(now_s) else StandbyDecision.WAIT
         watched = self._beats > 0
         if heartbeat.command == self._command:
-            return Verdict.TAKE_OVER  # the driver before us, which has died
+            return StandbyDecision.TAKE_OVER  # the driver before us, which has died
         match heartbeat.life:
-            case Life.FINISHED if watched:
-                return Verdict.FINISHED
-            case Life.STOPPED if watched:
-                return Verdict.STOPPED
-            case Life.FINISHED | Life.STOPPED | Life.FAILED:
-                return Verdict.TAKE_OVER
-            case Life.RUNNING:
-                return Verdict.TAKE_OVER if self._is_silent(now_s) else Verdict.WAIT
+            case DriverStatus.FINISHED if watched:
+                return StandbyDecision.FINISHED
+            case DriverStatus.STOPPED if watched:
+                return StandbyDecision.STOPPED
+            case DriverStatus.FINISHED | DriverStatus.STOPPED | DriverStatus.FAILED:
+                return StandbyDecision.TAKE_OVER
+            case DriverStatus.RUNNING:
+                return StandbyDecision.TAKE_OVER if self._is_silent(now_s) else StandbyDecision.WAIT
 
     def overtaken(self, now_s: float) -> None:
         """Another standby has taken over: watch that one."""

@@ -71,7 +71,7 @@ class SendTo:
 
 
 @dataclass(frozen=True)
-class Place:
+class AssignWorker:
     """This process becomes this worker: messages to the worker go there from now on."""
 
     process: TaskNumber
@@ -123,6 +123,14 @@ class Publish:
 
 
 Order: TypeAlias = (
-    SendTo | Place | Dismiss | WriteManifest | Discard | EndRun | Quiesced | Refused | Publish
+    SendTo
+    | AssignWorker
+    | Dismiss
+    | WriteManifest
+    | Discard
+    | EndRun
+    | Quiesced
+    | Refused
+    | Publish
 )
 """Everything a coordinator can order; an engine carries out every one."""

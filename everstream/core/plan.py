@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from everstream.core.checkpointing.recovery_line import Link, cycles
+from everstream.core.checkpointing.recovery_line import ChannelEnds, cycles
 from everstream.core.ids import ChannelId, ShardId, WorkerId
 from everstream.errors import UserError
 from everstream.pipeline.describing import Description, described
@@ -45,7 +45,7 @@ class Plan:
     worker_of: dict[ShardId, WorkerId] = field(default_factory=dict)
     chain_of: dict[str, str] = field(default_factory=dict)
     """Operator name -> name of the chain it is in."""
-    links: list[Link] = field(default_factory=list)
+    links: list[ChannelEnds] = field(default_factory=list)
     cycles: list[tuple[ShardId, ...]] = field(default_factory=list)
     """The strongly connected components of the shards that hold a cycle."""
     key_groups: int | None = KEY_GROUPS
@@ -67,7 +67,7 @@ class Plan:
         self.chain_of = {
             name: chain.name for chain in self.chains.values() for name in chain.operators
         }
-        self.links = [Link(str(c), c.sender, c.receiver) for c in self.channels]
+        self.links = [ChannelEnds(str(c), c.sender, c.receiver) for c in self.channels]
         self.cycles = cycles(self.links, self.shards) if self.has_feedback else []
 
     @cached_property
@@ -136,14 +136,14 @@ class Plan:
 
     def _leading_to(self, operators: Iterable[str]) -> set[str]:
         """These operators, and all operators upstream of them."""
-        found = set(operators)
-        waiting = list(found)
+        upstream = set(operators)
+        waiting = list(upstream)
         while waiting:
             for edge in self.graph.inputs(waiting.pop()):
-                if edge.sender not in found:
-                    found.add(edge.sender)
+                if edge.sender not in upstream:
+                    upstream.add(edge.sender)
                     waiting.append(edge.sender)
-        return found
+        return upstream
 
 
 def spread(plan: Plan, workers: int, at_least: int = 0) -> Plan:

@@ -12,7 +12,7 @@ from everstream.core.protocols.at_least_once import AtLeastOnce
 from everstream.core.protocols.base import NoCheckpoints, ShardProtocol
 from everstream.core.protocols.induced import BCS, HMNR
 from everstream.core.protocols.unaligned import Unaligned
-from everstream.core.protocols.uncoordinated import Uncoordinated
+from everstream.core.protocols.uncoordinated import UncoordinatedProtocol
 from everstream.errors import UserError
 from everstream.pipeline import checkpointing
 from everstream.pipeline.checkpointing import (
@@ -77,7 +77,7 @@ PROTOCOLS: dict[str, Protocol] = {
         ),
         Protocol(
             "uncoordinated",
-            Uncoordinated,
+            UncoordinatedProtocol,
             "each shard on its own timer, only affected shards roll back",
         ),
         Protocol("hmnr", HMNR, "as uncoordinated, safe on cycles"),

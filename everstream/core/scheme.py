@@ -12,7 +12,7 @@ from everstream.core.coordinators.independent_strategy import IndependentStrateg
 from everstream.core.ids import Generation
 from everstream.core.orders import Policy
 from everstream.core.plan import Plan
-from everstream.core.protocols.base import Place, ShardProtocol
+from everstream.core.protocols.base import ShardPosition, ShardProtocol
 from everstream.core.registry import PROTOCOLS, either, name_of
 from everstream.errors import GraphError
 from everstream.pipeline.checkpointing import Checkpointing, Coordinated, Uncoordinated
@@ -23,7 +23,7 @@ class Scheme:
     """A way to checkpoint. Picklable: it goes to every worker."""
 
     name: str
-    protocol: Callable[[Place], ShardProtocol]
+    protocol: Callable[[ShardPosition], ShardProtocol]
     log: LogKind = "none"
     """Where senders keep the frames they sent; without a log all shards roll back."""
     cycles: bool = True

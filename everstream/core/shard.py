@@ -59,13 +59,13 @@ from everstream.core.permits import permit
 from everstream.core.protocols.base import (
     Ask,
     CloseCheckpoint,
+    FrameAction,
     SendMarkers,
     ShardProtocol,
     StopProducing,
     TakeCheckpoint,
-    Verdict,
 )
-from everstream.core.status import MOVES, Status
+from everstream.core.status import MOVES, ShardStatus
 from everstream.errors import EverstreamError, InternalError, UserError
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
 
@@ -98,7 +98,7 @@ class Shard:
         self._ordered = ordered
         self._cuts = cuts
         self._feedback = frozenset(feedback)
-        self._status = Status.NEW
+        self._status = ShardStatus.NEW
         self._halted = False
         """A shard upstream has failed: wait until it is known which shards roll back."""
         self._generation = Generation(-1)
@@ -126,7 +126,7 @@ class Shard:
     # What callers can read about a shard.
 
     @property
-    def status(self) -> Status:
+    def status(self) -> ShardStatus:
         return self._status
 
     @property
@@ -141,7 +141,7 @@ class Shard:
     @property
     def works(self) -> bool:
         """It runs, and does not wait for a rollback."""
-        return self._status is Status.RUNNING and not self._halted
+        return self._status is ShardStatus.RUNNING and not self._halted
 
     @property
     def paused(self) -> bool:
@@ -192,7 +192,7 @@ class Shard:
             self._generation,
             probe.cycle,
             probe.round,
-            passive=not busy and self._status in (Status.RUNNING, Status.ENDED),
+            passive=not busy and self._status in (ShardStatus.RUNNING, ShardStatus.ENDED),
             sent=channels.sent_to(cycle),
             received=channels.received_from(cycle),
         )
@@ -223,7 +223,7 @@ class Shard:
             number = NO_CHECKPOINT if record is None else record.number
             stable = command.stable[self.id]
             return self._go_back(command.generation, records, number, stable, command.takes_back)
-        if self._status is Status.NEW:
+        if self._status is ShardStatus.NEW:
             # The command was meant for our predecessor; the coordinator will notice that it is
             # gone.
             return []
@@ -241,7 +241,7 @@ class Shard:
         return [Cut(tuple(outputs)), Tell(Rewired(self.id, command.generation))]
 
     def on_halt(self, generation: Generation) -> list[Instruction]:
-        if self._status is Status.NEW:
+        if self._status is ShardStatus.NEW:
             return []
         self._halted = True
         received, sent = self._channels.received(), self._channels.sent()
@@ -256,7 +256,7 @@ class Shard:
         takes_back: bool,
     ) -> list[Instruction]:
         """Forget everything of the present generation."""
-        self._move(Status.RESTORING, f"generation {generation} from {number}")
+        self._move(ShardStatus.RESTORING, f"generation {generation} from {number}")
         self._generation = generation
         self._channels.begin(generation)
         self._last_number = number
@@ -290,23 +290,23 @@ class Shard:
             self._inboxes[channel].extend(frames)
             for frame in frames:
                 self._protocol.on_arrival(frame)
-        self._move(Status.READY, "restored")
+        self._move(ShardStatus.READY, "restored")
         return [Tell(Restored(self.id, generation, restore_s))]
 
     def on_load_failed(self, generation: Generation, reason: str) -> list[Instruction]:
         if generation != self._generation:
             return []
-        self._move(Status.FAILED, f"cannot restore: {reason}")
+        self._move(ShardStatus.FAILED, f"cannot restore: {reason}")
         return [Tell(RestoreFailed(self.id, generation, reason))]
 
     def on_resume(self, generation: Generation) -> list[Instruction]:
         self._halted = False
-        if generation != self._generation or self._status is not Status.READY:
+        if generation != self._generation or self._status is not ShardStatus.READY:
             return []
         if any(record.final and record.shard == self.id for record in self._records):
-            self._move(Status.ENDED, "was finished before the checkpoint")
+            self._move(ShardStatus.ENDED, "was finished before the checkpoint")
             return []
-        self._move(Status.RUNNING, "resumed")
+        self._move(ShardStatus.RUNNING, "resumed")
         return [Start()]
 
     def take_early(self) -> list[Frame]:
@@ -327,7 +327,7 @@ class Shard:
 
     def on_frame(self, frame: Frame) -> list[Instruction]:
         """A frame of the present generation came in."""
-        if self._status is Status.READY and self._protocol.consumes_markers_on_arrival:
+        if self._status is ShardStatus.READY and self._protocol.consumes_markers_on_arrival:
             self._early.append(frame)
             return []
         channel = frame.channel
@@ -337,7 +337,7 @@ class Shard:
         except InternalError as error:
             error.story = tuple(self.story)
             raise
-        if self._status is Status.ENDED and frame.records and channel in self._feedback:
+        if self._status is ShardStatus.ENDED and frame.records and channel in self._feedback:
             return self.on_failure(round_too_late(self.id))
         instructions: list[Instruction] = []
         if not marker or not self._protocol.consumes_markers_on_arrival:
@@ -352,16 +352,16 @@ class Shard:
         A stopped one does, too: the epoch it stopped for may have been aborted. And a shard that
         had ended but could not save its last checkpoint retries that.
         """
-        if self._status is Status.ENDED and self._final_failed:
+        if self._status is ShardStatus.ENDED and self._final_failed:
             return self._capture_final()
-        if self._status not in (Status.RUNNING, Status.STOPPED):
+        if self._status not in (ShardStatus.RUNNING, ShardStatus.STOPPED):
             return []
         if self._inputs and not self._protocol.obeys_everywhere:
             return []
         return self._perform(self._protocol.on_command(command))
 
     def on_tick(self, now_s: float) -> list[Instruction]:
-        if self._status is not Status.RUNNING or self._halted:
+        if self._status is not ShardStatus.RUNNING or self._halted:
             return []
         return self._perform(self._protocol.on_tick(now_s))
 
@@ -370,7 +370,7 @@ class Shard:
 
     def on_loop_ended(self) -> list[Instruction]:
         """Nothing moves on this shard's cycle any more: its feedback inputs have ended."""
-        if self._loops_ended or self._status is not Status.RUNNING:
+        if self._loops_ended or self._status is not ShardStatus.RUNNING:
             return []
         self._loops_ended = True
         instructions: list[Instruction] = []
@@ -386,7 +386,7 @@ class Shard:
 
     def on_finished(self) -> list[Instruction]:
         """The last records and the ends have been sent: save that."""
-        return self._capture_final() if self._status is Status.ENDED else []
+        return self._capture_final() if self._status is ShardStatus.ENDED else []
 
     def on_durable(self, generation: Generation, record: CheckpointRecord) -> list[Instruction]:
         """A checkpoint has been written whole."""
@@ -406,7 +406,7 @@ class Shard:
 
     def on_stable(self, number: CheckpointNumber) -> list[Instruction]:
         """The only place a permit comes from while running."""
-        if self._status in (Status.RUNNING, Status.STOPPED, Status.ENDED):
+        if self._status in (ShardStatus.RUNNING, ShardStatus.STOPPED, ShardStatus.ENDED):
             return [Commit(permit(number))]
         return []
 
@@ -417,16 +417,16 @@ class Shard:
 
     def on_failure(self, error: EverstreamError) -> list[Instruction]:
         """An operator, source or sink raised; wait for the coordinator."""
-        if self._status in (Status.FAILED, Status.CLOSED):
+        if self._status in (ShardStatus.FAILED, ShardStatus.CLOSED):
             return []
-        self._move(Status.FAILED, error.message.splitlines()[0])
+        self._move(ShardStatus.FAILED, error.message.splitlines()[0])
         error.story = tuple(self.story)
         return [Tell(ShardFailed(self.id, self._generation, error))]
 
     def on_shutdown(self) -> list[Instruction]:
-        if self._status is Status.CLOSED:
+        if self._status is ShardStatus.CLOSED:
             return []
-        self._move(Status.CLOSED, "shut down")
+        self._move(ShardStatus.CLOSED, "shut down")
         return [Close()]
 
     # What a shard does next.
@@ -436,7 +436,7 @@ class Shard:
 
         `most`: how many records it may deliver, where a frame can be cut.
         """
-        if self._status is not Status.RUNNING or self._halted:
+        if self._status is not ShardStatus.RUNNING or self._halted:
             return []
         if not self._inputs:
             return [Produce(most)]
@@ -444,13 +444,13 @@ class Shard:
         for offset in range(len(self._inputs)):
             channel = self._order[(self._turn + offset) % len(self._inputs)]
             inbox = self._inboxes[channel]
-            while inbox and self._status is Status.RUNNING:
+            while inbox and self._status is ShardStatus.RUNNING:
                 frame = inbox[0]
                 verdict = self._protocol.admit(frame)
-                if verdict is Verdict.HOLD or not self._in_order(frame):
+                if verdict is FrameAction.HOLD or not self._in_order(frame):
                     break
                 inbox.popleft()
-                if verdict is Verdict.CONSUME:
+                if verdict is FrameAction.CONSUME:
                     instructions += self._perform(self._protocol.on_consumed(frame))
                     continue
                 if frame.kind is FrameKind.END:
@@ -520,7 +520,7 @@ class Shard:
         )
 
     def _end(self) -> list[Instruction]:
-        self._move(Status.ENDED, "all input has ended")
+        self._move(ShardStatus.ENDED, "all input has ended")
         self._loops_ended = True  # if it is on a cycle, the cycle has ended
         return [Finish()]
 
@@ -567,13 +567,13 @@ class Shard:
                 case SendMarkers(epoch=epoch, overtaking=overtaking):
                     instructions.append(EmitMarkers(epoch, overtaking))
                 case StopProducing():
-                    if self._status is Status.RUNNING:
-                        self._move(Status.STOPPED, "told to stop")
+                    if self._status is ShardStatus.RUNNING:
+                        self._move(ShardStatus.STOPPED, "told to stop")
                 case _:
                     assert_never(ask)
         return instructions
 
-    def _move(self, status: Status, why: str) -> None:
+    def _move(self, status: ShardStatus, why: str) -> None:
         if status not in MOVES[self._status]:
             raise InternalError(
                 f"{self.id} cannot go from {self._status.value} to {status.value}: {why}",

@@ -3,7 +3,7 @@
 from enum import Enum
 
 
-class Status(Enum):
+class ShardStatus(Enum):
     NEW = "new"
     RESTORING = "restoring"
     READY = "ready"
@@ -14,19 +14,30 @@ class Status(Enum):
     CLOSED = "closed"
 
 
-MOVES: dict[Status, set[Status]] = {
-    Status.NEW: {Status.RESTORING, Status.CLOSED},
-    Status.RESTORING: {Status.RESTORING, Status.READY, Status.FAILED, Status.CLOSED},
-    Status.READY: {Status.RUNNING, Status.ENDED, Status.RESTORING, Status.FAILED, Status.CLOSED},
-    Status.RUNNING: {
-        Status.ENDED,
-        Status.STOPPED,
-        Status.RESTORING,
-        Status.FAILED,
-        Status.CLOSED,
+MOVES: dict[ShardStatus, set[ShardStatus]] = {
+    ShardStatus.NEW: {ShardStatus.RESTORING, ShardStatus.CLOSED},
+    ShardStatus.RESTORING: {
+        ShardStatus.RESTORING,
+        ShardStatus.READY,
+        ShardStatus.FAILED,
+        ShardStatus.CLOSED,
     },
-    Status.STOPPED: {Status.RESTORING, Status.FAILED, Status.CLOSED},
-    Status.ENDED: {Status.RESTORING, Status.FAILED, Status.CLOSED},
-    Status.FAILED: {Status.RESTORING, Status.FAILED, Status.CLOSED},
-    Status.CLOSED: set(),
+    ShardStatus.READY: {
+        ShardStatus.RUNNING,
+        ShardStatus.ENDED,
+        ShardStatus.RESTORING,
+        ShardStatus.FAILED,
+        ShardStatus.CLOSED,
+    },
+    ShardStatus.RUNNING: {
+        ShardStatus.ENDED,
+        ShardStatus.STOPPED,
+        ShardStatus.RESTORING,
+        ShardStatus.FAILED,
+        ShardStatus.CLOSED,
+    },
+    ShardStatus.STOPPED: {ShardStatus.RESTORING, ShardStatus.FAILED, ShardStatus.CLOSED},
+    ShardStatus.ENDED: {ShardStatus.RESTORING, ShardStatus.FAILED, ShardStatus.CLOSED},
+    ShardStatus.FAILED: {ShardStatus.RESTORING, ShardStatus.FAILED, ShardStatus.CLOSED},
+    ShardStatus.CLOSED: set(),
 }

@@ -20,7 +20,7 @@ img { max-width: 100% } .dim { color: #666 }
 
 
 @dataclass
-class Page:
+class HtmlReport:
     """Put together from top to bottom, then written."""
 
     title: str

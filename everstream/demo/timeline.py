@@ -99,12 +99,12 @@ def _draw_speed(axes: Axes, near: Sequence[tuple[float, int]], rate: float) -> N
 
 def _steps_s(report: RecoveryReport) -> list[tuple[str, str, float, float]]:
     """Name, colour, start and end of each step, in seconds after the kill."""
-    found, last_s = [], 0.0
+    steps, last_s = [], 0.0
     for (name, colour), ms in zip(STEPS, report.milliseconds().values(), strict=True):
         if ms is not None:
-            found.append((name, colour, last_s, max(last_s, ms / 1000)))
+            steps.append((name, colour, last_s, max(last_s, ms / 1000)))
             last_s = max(last_s, ms / 1000)
-    return found
+    return steps
 
 
 def _shade_steps(axes: Axes, report: RecoveryReport) -> None:

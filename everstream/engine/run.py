@@ -10,7 +10,7 @@ from everstream.core.orders import Outcome
 from everstream.core.plan import Plan, make_plan, spread
 from everstream.engine.availability.heartbeat import HeartbeatThread, beating
 from everstream.engine.availability.standby import stood_by
-from everstream.engine.availability.start_retry import Starting
+from everstream.engine.availability.start_retry import StartRetry
 from everstream.engine.catch_up import overlooked_in, stop_at_now, without_work
 from everstream.engine.engine import (
     COMPLETE,
@@ -60,7 +60,7 @@ def launch(pipeline: Pipeline, config: RunConfig) -> RunHandle:
     groups = KEY_GROUPS if config.key_groups is None else config.key_groups
     placed_pipeline = pipeline.with_nodes(placed(pipeline.graph, config.state))
     # Wrong graphs fail here, before Spark starts.
-    starting = Starting(config.start_timeout_s, heard_early(config.listener, config.progress))
+    starting = StartRetry(config.start_timeout_s, heard_early(config.listener, config.progress))
     plan = starting.reach(
         lambda: make_plan(placed_pipeline, config.workers or 1, key_groups=groups)
     )

@@ -12,7 +12,7 @@ from everstream.core.checkpointing.manifest import EpochManifest, manifests_in
 from everstream.core.plan import Plan
 from everstream.core.upgrade.compatibility import going_on
 from everstream.core.upgrade.fork import forked
-from everstream.engine.availability.start_retry import Starting
+from everstream.engine.availability.start_retry import StartRetry
 from everstream.engine.rescaling import as_wanted, earlier_requests
 from everstream.engine.scratch import make_folder
 from everstream.engine.settings.options import Origin, RunConfig
@@ -77,7 +77,7 @@ def open_store(config: RunConfig, plan: Plan, url: str, taken: Lease | None = No
     """
     store = CheckpointStore.at(url, config.store_key)
     listener, slow_after_s = config.listener, config.policy.slow_after_s
-    starting = Starting(config.start_timeout_s, listener)
+    starting = StartRetry(config.start_timeout_s, listener)
     with said_when_slow(listener, f"opening the store {url}", slow_after_s):
         elsewhere = _holder_elsewhere(store) if taken is None else None
         if elsewhere is not None:

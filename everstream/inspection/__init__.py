@@ -7,8 +7,8 @@ meanwhile are looked up again, not reported as damaged.
 
 from everstream.inspection.checkpoints import (
     Checkpoint,
+    CheckpointStatus,
     Overview,
-    Status,
     look,
     open_store,
     repair,
@@ -25,10 +25,10 @@ from everstream.inspection.tables import read_tables
 
 __all__ = [
     "Checkpoint",
+    "CheckpointStatus",
     "Overview",
     "SavepointEdit",
     "StateEdit",
-    "Status",
     "check_rewind",
     "check_rewind_to_savepoint",
     "edit_savepoint",

@@ -19,7 +19,7 @@ from everstream.core.checkpointing.manifest import EpochManifest, still_valid
 from everstream.core.ids import Epoch
 from everstream.errors import StoreError, UserError
 from everstream.state.blobs import FsspecBlobs
-from everstream.state.heartbeat import Life, read_heartbeat
+from everstream.state.heartbeat import DriverStatus, read_heartbeat
 from everstream.state.objects import ObjectRef
 from everstream.state.signing import StoreKey
 from everstream.state.store import CheckpointStore, Holder, Manifest, Survey
@@ -28,7 +28,7 @@ from everstream.state.store_lock import is_held
 _OBJECT = re.compile(r"(?P<operator>.+)-(?P<number>\d+)/(?P<epoch>\d{8,})-[0-9a-f]+\.ckpt")
 
 
-class Status(Enum):
+class CheckpointStatus(Enum):
     """Whether a checkpoint can be restored."""
 
     CURRENT = "current"
@@ -49,7 +49,7 @@ class Status(Enum):
 class Checkpoint:
     """One row of the list."""
 
-    status: Status
+    status: CheckpointStatus
     slot: int | None = None
     manifest: EpochManifest | None = None
     problems: tuple[str, ...] = ()
@@ -191,7 +191,7 @@ def _is_held(store: CheckpointStore, holder: Holder) -> bool | None:
     if (
         heartbeat is not None
         and heartbeat.lease == holder.number
-        and heartbeat.life is not Life.RUNNING
+        and heartbeat.life is not DriverStatus.RUNNING
     ):
         return False
     here = holder.owner.rpartition(" on ")[2] == socket.gethostname()
@@ -201,27 +201,29 @@ def _is_held(store: CheckpointStore, holder: Holder) -> bool | None:
 
 def checkpoints_in(survey: Survey) -> list[Checkpoint]:
     """The rows of a survey, newest first."""
-    found = [(entry.slot, EpochManifest.from_json(entry.body)) for entry in survey.manifests]
-    valid = still_valid(manifest for _, manifest in found)
+    manifests = [(entry.slot, EpochManifest.from_json(entry.body)) for entry in survey.manifests]
+    valid = still_valid(manifest for _, manifest in manifests)
     rows = [
         Checkpoint(_status(manifest, valid), slot, manifest, (), manifest.epoch)
-        for slot, manifest in found
+        for slot, manifest in manifests
     ]
     rows += [
-        Checkpoint(Status.UNREADABLE, skipped.slot, None, (f"{skipped.path}: {skipped.reason}",))
+        Checkpoint(
+            CheckpointStatus.UNREADABLE, skipped.slot, None, (f"{skipped.path}: {skipped.reason}",)
+        )
         for skipped in survey.skipped
     ]
     rows.sort(key=lambda row: row.slot or 0, reverse=True)
     return [*_unfinished(survey, valid[0].epoch if valid else Epoch(0)), *rows]
 
 
-def _status(manifest: EpochManifest, valid: list[EpochManifest]) -> Status:
+def _status(manifest: EpochManifest, valid: list[EpochManifest]) -> CheckpointStatus:
     if manifest is valid[0]:
-        return Status.CURRENT
+        return CheckpointStatus.CURRENT
     if any(manifest is other for other in valid):
-        return Status.KEPT
+        return CheckpointStatus.KEPT
     again = any(manifest.epoch == other.epoch for other in valid)
-    return Status.REPLACED if again else Status.GIVEN_UP
+    return CheckpointStatus.REPLACED if again else CheckpointStatus.GIVEN_UP
 
 
 def _unfinished(survey: Survey, current: Epoch) -> list[Checkpoint]:
@@ -236,7 +238,7 @@ def _unfinished(survey: Survey, current: Epoch) -> list[Checkpoint]:
             shards[int(match["epoch"])].add(f"{match['operator']}:{match['number']}")
     return [
         Checkpoint(
-            Status.UNFINISHED,
+            CheckpointStatus.UNFINISHED,
             problems=(f"no complete manifest names it; saved: {', '.join(sorted(shards[epoch]))}",),
             epoch=Epoch(epoch),
         )
@@ -254,8 +256,8 @@ def _verified(store: CheckpointStore, survey: Survey, rows: list[Checkpoint]) ->
         problems = problems_of(store, entry, known) if entry is not None else ()
         # A live driver prunes manifests before their objects: then nothing is damaged.
         if entry is None or not problems or store.still_has(entry):
-            found = _found_in(entry, store.weakness_of, weak) if entry is not None else ()
-            verified.append(replace(row, problems=row.problems + problems, weaknesses=found))
+            weaknesses = _found_in(entry, store.weakness_of, weak) if entry is not None else ()
+            verified.append(replace(row, problems=row.problems + problems, weaknesses=weaknesses))
     return verified
 
 
@@ -275,8 +277,8 @@ def repair(store: CheckpointStore) -> list[str]:
     """Rewrite damaged copies from those that are intact; returns what was done."""
     survey, _ = survey_of(store)
     refs = {ref: None for entry in survey.manifests for ref in entry.objects}
-    found = ((ref, store.heal(ref)) for ref in refs)
-    return [f"{ref.name}: {problem}" for ref, problem in found if problem is not None]
+    outcomes = ((ref, store.heal(ref)) for ref in refs)
+    return [f"{ref.name}: {problem}" for ref, problem in outcomes if problem is not None]
 
 
 def problems_of(

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Final
 
 import polars as pl
@@ -78,12 +77,7 @@ class SavepointEdit:
     def __enter__(self) -> "SavepointEdit":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Changes that were not saved are discarded."""
 
     @property
@@ -151,19 +145,19 @@ class SavepointEdit:
         return saved
 
     def _records_of(self, operator: str) -> list[CheckpointRecord]:
-        found = [r for r in self._manifest.records.values() if operator in r.operators]
-        if any(record.files for record in found):
+        records = [r for r in self._manifest.records.values() if operator in r.operators]
+        if any(record.files for record in records):
             raise UserError(
                 f"'{operator}' is in shards that keep state on disk, which cannot be changed in a "
                 "savepoint yet. Run it once with state='memory', and take another savepoint."
             )
-        if any(record.parts for record in found):
+        if any(record.parts for record in records):
             raise UserError(
                 f"the number of shards of '{operator}' has just changed in savepoint "
                 f"'{self._kept.name}'. Let the pipeline take one more checkpoint, and edit a "
                 "savepoint of that."
             )
-        return sorted(found, key=lambda record: record.shard.number)
+        return sorted(records, key=lambda record: record.shard.number)
 
     def _part(self, record: CheckpointRecord, operator: str) -> "_ShardPart":
         """The state of a shard, read only once."""
@@ -209,23 +203,23 @@ class StateEdit:
         shards: int,
         key_groups: int | None,
     ) -> None:
-        self._whose = f"state '{name}' of '{operator}'"
+        self._title = f"state '{name}' of '{operator}'"
         self._shards = {part.record.shard.number: part.entries(name) for part in parts}
         self._key = key
         self._count = shards
         self._key_groups = key_groups
-        found = {
+        versions = {
             value.version if isinstance(value, Outdated) else None
             for entries in self._shards.values()
             for value in entries.values()
         }
-        if len(found) > 1:
+        if len(versions) > 1:
             raise UserError(
-                f"{self._whose} has values of several versions, of which some are not migrated yet. "
+                f"{self._title} has values of several versions, of which some are not migrated yet. "
                 "Let a run touch all of them first, for example with `self.state.items()` in "
                 "on_start, and take another savepoint."
             )
-        self._version = next(iter(found), None)
+        self._version = next(iter(versions), None)
 
     def __len__(self) -> int:
         return sum(map(len, self._shards.values()))
@@ -273,25 +267,25 @@ class StateEdit:
 
         Refused where a column would not give back exactly what is kept: then use `map`.
         """
-        return framed(self.items(), self._whose)
+        return framed(self.items(), self._title)
 
     def put_frame(self, frame: pl.DataFrame, *, keep_others: bool = False) -> None:
         """Replace the state by a frame like that of `frame()`: keys that are not in it are deleted.
 
         With `keep_others` they stay as they are. Default: False.
         """
-        found = unframed(frame, self._whose)
-        places = self._places([key for key in found if key not in self])
+        added = unframed(frame, self._title)
+        places = self._places([key for key in added if key not in self])
         if not keep_others:
             for entries in self._shards.values():
-                for key in [key for key in entries if key not in found]:
+                for key in [key for key in entries if key not in added]:
                     del entries[key]
-        self._put(found, places)
+        self._put(added, places)
 
-    def _put(self, found: Mapping[Any, Any], places: Mapping[Any, int] | None = None) -> None:
+    def _put(self, added: Mapping[Any, Any], places: Mapping[Any, int] | None = None) -> None:
         if places is None:
-            places = self._places([key for key in found if key not in self])
-        for key, value in found.items():
+            places = self._places([key for key in added if key not in self])
+        for key, value in added.items():
             there = [number for number, entries in self._shards.items() if key in entries]
             self._shards[there[0] if there else places[key]][key] = self._kept(value)
 
@@ -301,7 +295,7 @@ class StateEdit:
             return dict.fromkeys(new, 0)
         if not isinstance(self._key, str) or len(self._shards) < self._count:
             raise UserError(
-                f"{self._whose} is not kept by the key of one stream, so it is unknown in which of "
+                f"{self._title} is not kept by the key of one stream, so it is unknown in which of "
                 f"its {self._count} shards {new[0]!r} belongs. Change only existing keys."
             )
         known = [key for entries in self._shards.values() for key in entries]
@@ -310,7 +304,7 @@ class StateEdit:
             for key in entries:
                 if places[key] != number:
                     raise UserError(
-                        f"{self._whose} has the key {key!r} in shard {number}, but its stream "
+                        f"{self._title} has the key {key!r} in shard {number}, but its stream "
                         f"would not send it there: its keys are not those of the stream, so it is "
                         f"unknown where {new[0]!r} belongs. Change only existing keys."
                     )

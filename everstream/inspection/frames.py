@@ -12,7 +12,7 @@ import polars as pl
 from everstream.errors import UserError
 
 
-def framed(items: Sequence[tuple[Any, Any]], whose: str) -> pl.DataFrame:
+def framed(items: Sequence[tuple[Any, Any]], owner: str) -> pl.DataFrame:
     """Columns `key` and `value`; for keys that are tuples of one length `key_0`, `key_1` and so on."""
     keys = [key for key, _ in items]
     lengths = {len(key) if isinstance(key, tuple) else None for key in keys}
@@ -22,42 +22,42 @@ def framed(items: Sequence[tuple[Any, Any]], whose: str) -> pl.DataFrame:
     else:
         columns = {"key": keys}
     columns["value"] = [value for _, value in items]
-    return pl.DataFrame([_column(name, values, whose) for name, values in columns.items()])
+    return pl.DataFrame([_column(name, values, owner) for name, values in columns.items()])
 
 
-def unframed(frame: pl.DataFrame, whose: str) -> dict[Any, Any]:
+def unframed(frame: pl.DataFrame, owner: str) -> dict[Any, Any]:
     """Key -> value, from a frame like those of `framed`."""
     names = [name for name in frame.columns if name != "value"]
     numbered = [f"key_{n}" for n in range(len(names))]
     if "value" not in frame.columns or names not in (["key"], numbered) or not names:
         raise UserError(
-            f"{whose}: a frame needs the columns 'key' (or 'key_0', 'key_1' and so on) and 'value', "
+            f"{owner}: a frame needs the columns 'key' (or 'key_0', 'key_1' and so on) and 'value', "
             f"not {', '.join(map(repr, frame.columns))}."
         )
     columns = [frame.get_column(name).to_list() for name in names]
     keys = columns[0] if names == ["key"] else [*zip(*columns, strict=True)]
-    found = dict(zip(keys, frame.get_column("value").to_list(), strict=True))
-    if len(found) < frame.height:
+    entries = dict(zip(keys, frame.get_column("value").to_list(), strict=True))
+    if len(entries) < frame.height:
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise UserError(f"{whose}: the frame has the key {twice!r} more than once.")
-    return found
+        raise UserError(f"{owner}: the frame has the key {twice!r} more than once.")
+    return entries
 
 
-def _column(name: str, values: list[Any], whose: str) -> pl.Series:
+def _column(name: str, values: list[Any], owner: str) -> pl.Series:
     try:
         column = pl.Series(name, values, strict=True)
         again = column.to_list()
     except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
-        raise _unfit(name, whose, str(error).partition("\n")[0]) from None
+        raise _unfit(name, owner, str(error).partition("\n")[0]) from None
     for value, back in zip(values, again, strict=True):
         if not _same(value, back):
-            raise _unfit(name, whose, f"{value!r} would come back as {back!r}")
+            raise _unfit(name, owner, f"{value!r} would come back as {back!r}")
     return column
 
 
-def _unfit(name: str, whose: str, why: str) -> UserError:
+def _unfit(name: str, owner: str, why: str) -> UserError:
     return UserError(
-        f"{whose} cannot be a frame: the column '{name}' cannot hold it exactly ({why}). Use map."
+        f"{owner} cannot be a frame: the column '{name}' cannot hold it exactly ({why}). Use map."
     )
 
 

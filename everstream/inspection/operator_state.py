@@ -70,8 +70,8 @@ def read_state(
     for the transactions of a sink), key and value. A column whose values are not all of one plain
     type contains text: their repr, with strings unchanged.
     """
-    found = state_of(open_store(store, store_key), operator, epoch)
-    return found if spark is None else spark.createDataFrame(found.to_arrow())
+    frame = state_of(open_store(store, store_key), operator, epoch)
+    return frame if spark is None else spark.createDataFrame(frame.to_arrow())
 
 
 def state_of(store: CheckpointStore, operator: str, epoch: int | None = None) -> pl.DataFrame:

@@ -27,20 +27,20 @@ def check_rewind(store: CheckpointStore, to: int) -> tuple[EpochManifest, EpochM
     Reads every object of the older one, so that a good checkpoint is not given up for a broken one.
     """
     survey, _ = survey_of(store)
-    found = [(EpochManifest.from_json(entry.body), entry) for entry in survey.manifests]
-    if not found:
+    stored = [(EpochManifest.from_json(entry.body), entry) for entry in survey.manifests]
+    if not stored:
         raise UserError("the store holds no checkpoint yet: there is nothing to go back to.")
-    current, *older = still_valid(manifest for manifest, _ in found)
-    older += _undoes(current, [manifest for manifest, _ in found])
+    current, *older = still_valid(manifest for manifest, _ in stored)
+    older += _undoes(current, [manifest for manifest, _ in stored])
     choices = f"It can go back to: {', '.join(str(m.epoch) for m in older) or 'none'}."
     if to == current.epoch:
         raise UserError(f"epoch {to} is the current one already. {choices}")
     target = next((manifest for manifest in older if manifest.epoch == to), None)
     if target is None:
-        given_up = any(manifest.epoch == to for manifest, _ in found)
+        given_up = any(manifest.epoch == to for manifest, _ in stored)
         gone = "was given up before, and its output may have been rolled back"
         raise UserError(f"epoch {to} {gone if given_up else 'is not in the store'}. {choices}")
-    entry = next(entry for manifest, entry in found if manifest is target)
+    entry = next(entry for manifest, entry in stored if manifest is target)
     problems = problems_of(store, entry, {})
     if problems:
         raise StoreError(f"epoch {to} cannot be restored: {problems[0]}. {choices}")
@@ -48,11 +48,11 @@ def check_rewind(store: CheckpointStore, to: int) -> tuple[EpochManifest, EpochM
     return target, current
 
 
-def _undoes(current: EpochManifest, found: Sequence[EpochManifest]) -> list[EpochManifest]:
+def _undoes(current: EpochManifest, stored: Sequence[EpochManifest]) -> list[EpochManifest]:
     """What the rewind to the current checkpoint gave up, if no run has begun since."""
     if not current.rewound:
         return []
-    before = [m for m in found if m.returns == current.returns[:-1] and m.epoch > current.epoch]
+    before = [m for m in stored if m.returns == current.returns[:-1] and m.epoch > current.epoch]
     return still_valid(before)
 
 

@@ -36,12 +36,12 @@ class AutoScale:
     @classmethod
     def parse(cls, text: str) -> "AutoScale":
         """Parse the form of the command line: `1-8`, or `1-8@0.6`."""
-        found = re.fullmatch(r"(\d+)-(\d+)(?:@(0?\.\d+))?", text)
-        if found is None:
+        match = re.fullmatch(r"(\d+)-(\d+)(?:@(0?\.\d+))?", text)
+        if match is None:
             raise UserError(
                 f"--autoscale {text!r}: give MIN-MAX or MIN-MAX@BUSY, as in 1-8 or 1-8@0.6."
             )
-        low, high, busy = found.groups()
+        low, high, busy = match.groups()
         return cls(int(low), int(high), float(busy) if busy else cls.target_busy)
 
     @property

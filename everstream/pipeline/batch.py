@@ -42,10 +42,10 @@ def columns_by_name(records: Sequence[dict[str, Any]]) -> list[Column]:
 def exact_series(name: str, values: Sequence[Any], wanted_by: str) -> pl.Series:
     """Python values as a column, each as it is; a UserError if no one type holds them all."""
     column = column_of(name, values)
-    found, misfits = column.fitted(column.kind)
+    series, misfits = column.fitted(column.kind)
     if not misfits:
-        return found
-    if found.null_count() == len(found):
+        return series
+    if series.null_count() == len(series):
         return pl.Series(name, values, dtype=pl.Object)
     raise UserError(
         f"'{wanted_by}': '{name}' has values of several types: {next(iter(misfits.values()))}. Give "

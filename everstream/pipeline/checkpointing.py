@@ -26,10 +26,10 @@ def seconds(duration: str | float) -> float:
     """'500ms', '5s', '2m', '1h' or a number of seconds."""
     if isinstance(duration, int | float):
         return float(duration)
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", duration)
-    if found is None or (found[2] or "s") not in _UNITS_S:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", duration)
+    if match is None or (match[2] or "s") not in _UNITS_S:
         raise UserError(f"{duration!r} is not a duration: write it like 500ms, 5s, 2m or 1h.")
-    return float(found[1]) * _UNITS_S[found[2] or "s"]
+    return float(match[1]) * _UNITS_S[match[2] or "s"]
 
 
 @dataclass(frozen=True)
@@ -143,8 +143,8 @@ def in_words(
 ) -> Checkpointing | None:
     """The checkpoint protocol, from the settings of a file or a command line."""
     if protocol not in PROTOCOL_WORDS:
-        words = ", ".join(PROTOCOL_WORDS)
-        raise UserError(f"'{protocol}' is not a checkpoint protocol: use one of {words}.")
+        names = ", ".join(PROTOCOL_WORDS)
+        raise UserError(f"'{protocol}' is not a checkpoint protocol: use one of {names}.")
     choice = PROTOCOL_WORDS[protocol]
     given: dict[str, Any] = {} if every is None else {"every": every}
     if choice is None:

@@ -26,8 +26,8 @@ A_FUNCTION = "a function"
 
 def described(graph: Graph) -> dict[str, Description]:
     """Operator -> what its saved state belongs to, for operators that may save any."""
-    found = {node.name: _description(graph, node) for node in graph.nodes.values()}
-    return {name: about for name, about in found.items() if about is not None}
+    descriptions = {node.name: _description(graph, node) for node in graph.nodes.values()}
+    return {name: about for name, about in descriptions.items() if about is not None}
 
 
 def _description(graph: Graph, node: Node) -> Description | None:
@@ -49,13 +49,13 @@ def _description(graph: Graph, node: Node) -> Description | None:
 
 def _keys(graph: Graph, name: str) -> list[str]:
     """What the operator is keyed by, for each input."""
-    found: dict[str, str] = {}
+    keys: dict[str, str] = {}
     for edge in graph.inputs(name):
         if isinstance(edge.routing, ByKey):
             above = graph.nodes[edge.sender].what
             local = above.keying if isinstance(above, LocalParts) else None
-            found.setdefault(edge.side, key_text(local or edge.routing.keying))
-    return list(found.values())
+            keys.setdefault(edge.side, key_text(local or edge.routing.keying))
+    return list(keys.values())
 
 
 def key_text(keying: Keying) -> str:

@@ -157,8 +157,8 @@ def _zone_holds(zone: str | None, other: str | None) -> bool:
 
 def _kind(kind: Any) -> Kind:
     """Polars also accepts types by their class."""
-    found: Kind = kind() if isinstance(kind, type) else kind
-    return found
+    result: Kind = kind() if isinstance(kind, type) else kind
+    return result
 
 
 def _inner(kind: pl.List | pl.Array) -> Kind:
@@ -244,10 +244,10 @@ class MixedColumn:
         kind: Kind = pl.Null()
         for value in self.values:
             try:
-                found = wider(kind, kind_of(value))
+                common = wider(kind, kind_of(value))
             except Unfit:
                 continue
-            kind = kind if found is None else found
+            kind = kind if common is None else common
         return _unsigned_if_all(self.values, kind)
 
     def fitted(self, kind: Kind) -> tuple[pl.Series, Misfits]:
@@ -278,12 +278,12 @@ _PLAIN: dict[type, Kind] = {
 
 def column_of(name: str, values: Sequence[Any]) -> Column:
     """Python values as a column that keeps them unchanged."""
-    found = set(map(type, values))
-    found.discard(type(None))
-    if not found:
+    types = set(map(type, values))
+    types.discard(type(None))
+    if not types:
         return SeriesColumn(pl.Series(name, values, dtype=pl.Null))
-    if len(found) == 1:
-        (only,) = found
+    if len(types) == 1:
+        (only,) = types
         kind = pl.Int64() if only is int else _PLAIN.get(only)
         if only is datetime and all(v is None or v.tzinfo is None for v in values):
             kind = pl.Datetime("us")
@@ -333,10 +333,10 @@ def kind_of(value: Any) -> Kind:
         case bool():
             return pl.Boolean()
         case int() as number:
-            found = [kind for kind in _WHOLE if _in_range(number, kind)]
-            if not found:
+            kinds = [kind for kind in _WHOLE if _in_range(number, kind)]
+            if not kinds:
                 raise Unfit("is larger than any integer type")
-            return found[0]
+            return kinds[0]
         case float():
             return pl.Float64()
         case str():
@@ -413,8 +413,8 @@ def _plain(value: Any) -> Any:
 
 def _nanoseconds(value: Any) -> int:
     """The nanoseconds of a pandas Timestamp or Timedelta, which are subclasses of Python's own."""
-    found: int = getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0)
-    return found
+    nanoseconds: int = getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0)
+    return nanoseconds
 
 
 def _from_numpy(value: Any) -> Any:

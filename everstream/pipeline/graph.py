@@ -138,11 +138,11 @@ class Graph:
 
     def leads_to(self, name: str) -> set[str]:
         """The nodes from which records reach this one, itself included."""
-        found = {name}
+        upstream = {name}
         waiting = [name]
         while waiting:
             for edge in self.inputs(waiting.pop()):
-                if edge.sender not in found:
-                    found.add(edge.sender)
+                if edge.sender not in upstream:
+                    upstream.add(edge.sender)
                     waiting.append(edge.sender)
-        return found
+        return upstream

@@ -406,8 +406,8 @@ def _hash_decimals(column: pl.Series) -> Hashes:
     codes = pl.Series([*map(_number_code, distinct.to_list())], dtype=pl.UInt64)
     if distinct.is_empty():
         return np.zeros(len(column), dtype=np.uint64)
-    found = column.replace_strict(distinct, codes, default=None, return_dtype=pl.UInt64)
-    return found.fill_null(0).to_numpy()
+    hashes = column.replace_strict(distinct, codes, default=None, return_dtype=pl.UInt64)
+    return hashes.fill_null(0).to_numpy()
 
 
 def _number_code(number: Decimal | Fraction) -> int:

@@ -221,10 +221,10 @@ class Context:
         Applies to all operators that have such a setting, or to the one that is named. It is
         recorded in the store first, and takes effect in all processes a moment later.
         """
-        said = {"frequency": frequency, "pattern": pattern, "batch": batch, "interval": interval}
+        given = {"frequency": frequency, "pattern": pattern, "batch": batch, "interval": interval}
         before = f"{operator}." if operator is not None else ""
         wishes = {
-            f"{before}{name}": str(value) for name, value in said.items() if value is not None
+            f"{before}{name}": str(value) for name, value in given.items() if value is not None
         }
         if wishes:
             self._tuning.append(wishes)
@@ -544,9 +544,9 @@ def bind_state(
 
 def declared_state(kind: type[Operator]) -> dict[str, Keyed[Any]]:
     """What a class and its base classes declare with `Keyed`, by name."""
-    found: dict[str, Keyed[Any]] = {}
+    fields: dict[str, Keyed[Any]] = {}
     for one in kind.__mro__:
         for name, declared in vars(one).items():
             if isinstance(declared, Keyed):
-                found.setdefault(name, declared)
-    return found
+                fields.setdefault(name, declared)
+    return fields

@@ -50,7 +50,7 @@ _DEFINITION: Final = "definition"
 
 
 @dataclass(frozen=True)
-class Text:
+class OptionSyntax:
     """How a value is written outside Python.
 
     `parse` takes a text, or a value as TOML has it, and returns a value that JSON can hold. It raises a
@@ -80,7 +80,7 @@ def _switch(given: object) -> bool:
     return word in _TRUE
 
 
-def _words(given: object) -> str:
+def _text(given: object) -> str:
     if not isinstance(given, str) or not given:
         raise UserError("give a text.")
     return given
@@ -128,16 +128,16 @@ def _either(given: object, other: Callable[[object], Any]) -> Any:
     return other(given)
 
 
-def _choice(*words: str, unit: str = "") -> Text:
+def _choice(*choices: str, unit: str = "") -> OptionSyntax:
     def parse(given: object) -> str:
-        if given not in words:
-            raise UserError(f"use one of {', '.join(words)}.")
+        if given not in choices:
+            raise UserError(f"use one of {', '.join(choices)}.")
         return str(given)
 
-    return Text(parse, unit=unit, choices=words)
+    return OptionSyntax(parse, unit=unit, choices=choices)
 
 
-def _whole(least: int, unit: str, most: int | None = None) -> Text:
+def _whole(least: int, unit: str, most: int | None = None) -> OptionSyntax:
     def parse(given: object) -> int:
         try:
             number = int(given) if isinstance(given, str) else given
@@ -149,7 +149,7 @@ def _whole(least: int, unit: str, most: int | None = None) -> Text:
             raise UserError(f"give a whole number from {least} to {most}.")
         return number
 
-    return Text(parse, "N", unit)
+    return OptionSyntax(parse, "N", unit)
 
 
 def _interval(given: object) -> str | float:
@@ -157,7 +157,7 @@ def _interval(given: object) -> str | float:
 
 
 def _autoscale(given: object) -> str:
-    AutoScale.parse(_words(given))
+    AutoScale.parse(_text(given))
     return str(given)
 
 
@@ -166,8 +166,8 @@ def _protocol(given: object) -> str:
     return str(given)
 
 
-SWITCH = Text(_switch, switch=True)
-DURATION = Text(_duration, "TIME", "time")
+SWITCH = OptionSyntax(_switch, switch=True)
+DURATION = OptionSyntax(_duration, "TIME", "time")
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class Setting:
     name: str
     """Its key in a file; `--NAME` on the command line, `EVERSTREAM_NAME` in the environment."""
     help: str
-    text: Text
+    text: OptionSyntax
     default: str
     """As text, for people."""
     option: str = ""
@@ -200,7 +200,7 @@ class Definition:
     """Everything about an option besides its type and its default."""
 
     help: str
-    text: Text | None = None
+    text: OptionSyntax | None = None
     """None: only Python can give it."""
     _: KW_ONLY
     shown: str = ""
@@ -215,7 +215,7 @@ class Definition:
     """Its other settings."""
 
 
-def option(help: str, text: Text | None = None, **more: Any) -> dict[str, Definition]:
+def option(help: str, text: OptionSyntax | None = None, **more: Any) -> dict[str, Definition]:
     """The metadata of a field of `RunOptions`."""
     return {_DEFINITION: Definition(help, text, **more)}
 
@@ -231,7 +231,7 @@ class Resources:
     master: str = field(
         default="local[*]",
         metadata=option(
-            "Spark master to run on: local[4], spark://HOST:7077, ...", Text(_words, "URL")
+            "Spark master to run on: local[4], spark://HOST:7077, ...", OptionSyntax(_text, "URL")
         ),
     )
     spark: SparkSession | None = field(
@@ -258,7 +258,7 @@ class Resources:
         metadata=option(
             "Change the numbers of shards during the run so that operators are busy 70 % of the time: 1-8, "
             "or 1-8@0.6 for another share.",
-            Text(_autoscale, "MIN-MAX"),
+            OptionSyntax(_autoscale, "MIN-MAX"),
             shown="off",
         ),
     )
@@ -276,7 +276,7 @@ class Resources:
         metadata=option(
             "Memory that the process of one worker may use; near the limit it stops reading, at the limit "
             "the run fails and names the largest state.",
-            Text(_size, "SIZE", "size"),
+            OptionSyntax(_size, "SIZE", "size"),
             keyword="worker_memory",
             shown="unlimited",
         ),
@@ -361,7 +361,7 @@ class Upgrade:
         metadata=option(
             "Operators that have another name than in the checkpoint; NAME=NAME keeps the state of an "
             "operator that has changed.",
-            Text(_pairs, "OLD=NEW", many=True),
+            OptionSyntax(_pairs, "OLD=NEW", many=True),
             shown="none",
         ),
     )
@@ -369,7 +369,7 @@ class Upgrade:
         default=(),
         metadata=option(
             "Operators that start with empty state while the others resume from the checkpoint.",
-            Text(_list, "OPERATOR", many=True),
+            OptionSyntax(_list, "OPERATOR", many=True),
             shown="none",
             for_one_run=True,
         ),
@@ -378,7 +378,7 @@ class Upgrade:
         default=None,
         metadata=option(
             "Savepoint to start from if the store of this run has no checkpoint yet.",
-            Text(_words, "STORE@NAME"),
+            OptionSyntax(_text, "STORE@NAME"),
             shown="none",
         ),
     )
@@ -411,13 +411,13 @@ class RunOptions:
         default=Coordinated(),
         metadata=option(
             "Checkpoint protocol.",
-            Text(_protocol, "PROTOCOL"),
+            OptionSyntax(_protocol, "PROTOCOL"),
             shown="aligned",
             parts=(
                 Setting(
                     "every",
                     "Time between checkpoints; auto: the best interval for what the run measures.",
-                    Text(_interval, "TIME", "time"),
+                    OptionSyntax(_interval, "TIME", "time"),
                     "30s",
                 ),
                 Setting(
@@ -440,7 +440,7 @@ class RunOptions:
         default=None,
         metadata=option(
             "Folder or fsspec URL for the checkpoints; a later run with the same store resumes from them.",
-            Text(_words, "DIR", path=True),
+            OptionSyntax(_text, "DIR", path=True),
             shown="a temporary folder; `everstream run`: .everstream/PIPELINE",
         ),
     )
@@ -448,7 +448,7 @@ class RunOptions:
         default=None,
         metadata=option(
             "File with the key that signs the store; objects that were not signed with it are refused.",
-            Text(_words, "FILE", path=True),
+            OptionSyntax(_text, "FILE", path=True),
             variable="EVERSTREAM_STORE_KEY_FILE",
             shown="none",
         ),
@@ -472,7 +472,7 @@ class RunOptions:
         metadata=option(
             "Wait, with Spark started, until the run on this store dies or its driver is silent for this "
             "long (1.5s if no time is given), and take over.",
-            Text(lambda given: _either(given, _duration), "TIME", "time", optional=True),
+            OptionSyntax(lambda given: _either(given, _duration), "TIME", "time", optional=True),
         ),
     )
     state: StateKind | None = field(
@@ -505,7 +505,7 @@ class RunOptions:
         default=(),
         metadata=option(
             "Kill the process of a shard with SIGKILL after a time (@5s) or a number of its records (@10000).",
-            Text(_list, "OPERATOR[:SHARD]@WHEN", many=True),
+            OptionSyntax(_list, "OPERATOR[:SHARD]@WHEN", many=True),
             shown="none",
         ),
     )
@@ -533,7 +533,7 @@ class RunOptions:
         default=None,
         metadata=option(
             "Sample throughput, latency, CPU and memory this often, from 50ms up.",
-            Text(_duration, "TIME", "time"),
+            OptionSyntax(_duration, "TIME", "time"),
             shown="off",
         ),
     )
@@ -548,7 +548,7 @@ class RunOptions:
         metadata=option(
             "Serve a page with the live run and its metrics for Prometheus, on loopback or on HOST:PORT; the "
             "link that is printed contains the token.",
-            Text(lambda given: _either(given, str), "HOST:PORT", optional=True),
+            OptionSyntax(lambda given: _either(given, str), "HOST:PORT", optional=True),
         ),
     )
     resources: Resources = Resources()
@@ -620,7 +620,7 @@ GROUPS: Final[Mapping[str, type[Resources] | type[Recovery] | type[Upgrade]]] = 
 
 
 @dataclass(frozen=True)
-class Place:
+class OptionPath:
     """Where the value of a keyword is in `RunOptions`."""
 
     group: str
@@ -704,14 +704,14 @@ PANELS: Final[Mapping[str, Mapping[str, str]]] = {
 """How `--help` shows the settings: panel -> setting -> its help in one line, in the order shown."""
 
 
-def _defined() -> tuple[dict[str, Place], dict[str, Setting]]:
-    places: dict[str, Place] = {}
+def _defined() -> tuple[dict[str, OptionPath], dict[str, Setting]]:
+    places: dict[str, OptionPath] = {}
     settings: dict[str, Setting] = {}
     in_help = {name: (panel, line) for panel, one in PANELS.items() for name, line in one.items()}
     for group, one in _fields():
         known: Definition = one.metadata[_DEFINITION]
         keyword = known.keyword or one.name
-        places[keyword] = Place(group, one.name, one.default)
+        places[keyword] = OptionPath(group, one.name, one.default)
         if known.text is None:
             continue
         default = known.shown or _in_words(one.default)
@@ -732,7 +732,7 @@ def _defined() -> tuple[dict[str, Place], dict[str, Setting]]:
 
 
 _DEFINED = _defined()
-OPTIONS: Final[Mapping[str, Place]] = _DEFINED[0]
+OPTIONS: Final[Mapping[str, OptionPath]] = _DEFINED[0]
 """Keyword -> where it is."""
 SETTINGS: Final[Mapping[str, Setting]] = _DEFINED[1]
 """Key -> what can be written under it."""
@@ -772,9 +772,9 @@ def with_overrides(options: RunOptions, overrides: Mapping[str, Any]) -> RunOpti
 
 def given_in(options: RunOptions) -> dict[str, Any]:
     """Keyword -> value, of the options that do not have their default."""
-    found = {name: (place.value_in(options), place.default) for name, place in OPTIONS.items()}
+    values = {name: (place.value_in(options), place.default) for name, place in OPTIONS.items()}
     return {
         name: value
-        for name, (value, default) in found.items()
+        for name, (value, default) in values.items()
         if value is not default and value != default
     }

@@ -141,7 +141,7 @@ class Sink(ABC):
     """Describes a sink; picklable. Opened once per shard and generation, on the shard's worker.
 
     >>> class Shout(es.Sink):
-    ...     def open(self, who):
+    ...     def open(self, shard):
     ...         return ShoutWriter()
     >>> from everstream.connectors import Writer
     >>> class ShoutWriter(Writer):
@@ -157,10 +157,10 @@ class Sink(ABC):
     """How many shards can write to this sink; None for any number."""
 
     @abstractmethod
-    def open(self, who: SinkShard) -> Writer:
+    def open(self, shard: SinkShard) -> Writer:
         """The writer for one shard."""
 
-    def columns(self, who: SinkShard) -> Any:
+    def columns(self, shard: SinkShard) -> Any:
         """What decides how this sink stores rows, for a sink that replaces it; None if nothing does.
 
         Returns a `connectors.columns.Columns`. Reads and changes only the store of the run.

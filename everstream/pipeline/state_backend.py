@@ -61,8 +61,8 @@ def key_group(key: Any) -> int:
 
 def _on_disk(node: Node) -> Callable[[str], bool]:
     declared = declared_state(type(node.what)) if isinstance(node.what, Operator) else {}
-    said = {name: keyed.state for name, keyed in declared.items()}
-    return lambda name: (said.get(name) or node.state) == "disk"
+    chosen = {name: keyed.state for name, keyed in declared.items()}
+    return lambda name: (chosen.get(name) or node.state) == "disk"
 
 
 def _wants_disk(node: Node) -> bool:

@@ -136,10 +136,10 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 def size_bytes(name: str, size: str | int) -> int:
     """A size in bytes; the UserError for an invalid size names the option."""
-    found = _SIZE.fullmatch(str(size))
-    if found is None or float(found[1]) <= 0:
+    match = _SIZE.fullmatch(str(size))
+    if match is None or float(match[1]) <= 0:
         raise UserError(f"{name}={size!r} is not a size: give '2g', '512m' or a number of bytes.")
-    return int(float(found[1]) * _UNITS[found[2].lower()])
+    return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
 # Administrators and time services set clocks: back by an hour, say, when one was an hour ahead. A timer

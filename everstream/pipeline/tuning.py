@@ -32,31 +32,31 @@ class Tuning:
 
 def tunable_in(graph: Graph) -> dict[str, dict[str, str]]:
     """What can be changed in a pipeline, with the values in the program."""
-    found = {
+    tunable = {
         node.name: node.what.tunable()
         for node in graph.nodes.values()
         if isinstance(node.what, Source | Operator)
     }
-    return {name: settings for name, settings in found.items() if settings}
+    return {name: settings for name, settings in tunable.items() if settings}
 
 
 def resolved(wishes: Mapping[str, str], tunable: Settings) -> dict[str, dict[str, str]]:
     """Changes such as `batch` or `NAME.batch` as settings per operator; a UserError if none match."""
     settings: dict[str, dict[str, str]] = {}
     for wish, value in wishes.items():
-        operator, _, said = wish.rpartition(".")
-        name = ALSO_CALLED.get(said, said)
+        operator, _, asked = wish.rpartition(".")
+        name = ALSO_CALLED.get(asked, asked)
         if operator and operator not in tunable:
             raise _unknown("operator", operator, tunable, "can be tuned")
         within = [operator] if operator else list(tunable)
-        having = [found for found in within if name in tunable[found]]
+        having = [target for target in within if name in tunable[target]]
         if not having:
-            names = {one for found in within for one in tunable[found]}
+            names = {one for target in within for one in tunable[target]}
             offered = names | {alias for alias, meant in ALSO_CALLED.items() if meant in names}
-            raise _unknown("setting", said, offered, f"of {operator or 'this pipeline'}")
-        text = checked(said, value)
-        for found in having:
-            settings.setdefault(found, {})[name] = text
+            raise _unknown("setting", asked, offered, f"of {operator or 'this pipeline'}")
+        text = checked(asked, value)
+        for target in having:
+            settings.setdefault(target, {})[name] = text
     return settings
 
 

@@ -11,7 +11,7 @@ from everstream.planning.auto import (
     CheckpointSeen,
     Decision,
     FailureSeen,
-    LoadSeen,
+    RateSeen,
 )
 from everstream.planning.gathering import AdviceError
 from everstream.planning.measured import Measured, RunResultError, parse_run, read_run
@@ -24,8 +24,8 @@ __all__ = [
     "CheckpointSeen",
     "Decision",
     "FailureSeen",
-    "LoadSeen",
     "Measured",
+    "RateSeen",
     "RunResultError",
     "advise",
     "parse_run",

@@ -16,7 +16,7 @@ from pathlib import Path
 from everstream.core.registry import PROTOCOLS, named
 from everstream.pipeline.checkpointing import EngineName
 from everstream.planning import weighing
-from everstream.planning.gathering import AdviceError, Facts, completed, with_measured
+from everstream.planning.gathering import AdviceError, PlanningInputs, completed, with_measured
 from everstream.planning.measured import read_run
 from everstream.planning.protocol_costs import built_in, read_costs
 from everstream.planning.units import (
@@ -174,7 +174,7 @@ def advise(
     >>> advice.protocol
     'aligned'
     """
-    facts = Facts(
+    facts = PlanningInputs(
         state_bytes=_quantity(state_size, parse_size_bytes),
         bandwidth_bytes_per_s=_quantity(write_bandwidth, parse_size_bytes),
         rate_per_s=_quantity(rate, parse_rate_per_s),
@@ -339,8 +339,8 @@ def _likely(known: Known, protocol: str, promises: Promises) -> tuple[float, flo
     pause_spread = _ASSUMED_SPREAD if "capture" in names else 1.1
     low = replace(known, mtbf_s=low_mtbf, pause_s=known.pause_s / pause_spread)
     high = replace(known, mtbf_s=high_mtbf, pause_s=known.pause_s * pause_spread)
-    found = [weighing.best_interval_s(bound, protocol, promises) for bound in (low, high)]
-    return min(found), max(found)
+    intervals = [weighing.best_interval_s(bound, protocol, promises) for bound in (low, high)]
+    return min(intervals), max(intervals)
 
 
 def _sureness(known: Known, likely: tuple[float, float]) -> str:

@@ -1,9 +1,8 @@
 """Formulas that answer in microseconds what the simulation answers in seconds.
 
-The first half is what the CCRR study uses (its equations 1 to 6) with Young's and Daly's
-intervals. The second half is for the `backlog` behaviour, where nothing is lost and a failure
-costs delay: how much waits after an outage, how long catching up takes, and how much of the
-time a latency target is missed.
+Young's and Daly's intervals; and for the `backlog` behaviour, where nothing is lost and a failure
+costs delay: how much waits after an outage, how long catching up takes, and how much of the time a
+latency target is missed.
 
 Times are in seconds; `commit_s` is how long processing pauses for a checkpoint.
 """
@@ -42,113 +41,6 @@ def ccrr_interval_s(commit_s: float, mtbf_s: float) -> float:
     """
     ratio = commit_s / (2 * mtbf_s)
     return math.sqrt(2 * commit_s * mtbf_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9)
-
-
-def run_time_without_failures_s(work_s: float, interval_s: float, commit_s: float) -> float:
-    """Equation 1: the work plus one commit per interval."""
-    return work_s + work_s / interval_s * commit_s
-
-
-def shared_commit_s(nodes: int, checkpoint_bytes: float, bandwidth_bytes_per_s: float) -> float:
-    """Equation 2: all nodes write their checkpoint to one shared store."""
-    return nodes * checkpoint_bytes / bandwidth_bytes_per_s
-
-
-def run_time_with_failures_s(
-    work_s: float, interval_s: float, commit_s: float, recovery_s: float, mtbf_s: float
-) -> float:
-    """Equation 3 (Daly): half an interval is done again after each failure.
-
-    In the CCRR system nothing is done again (tuples pass by the failed node instead), so this
-    overestimates its window; the study reports up to 10.5 % for it.
-    """
-    checkpoints = work_s / interval_s
-    period_s = interval_s + commit_s
-    return (
-        work_s
-        + (checkpoints - 1) * commit_s
-        + checkpoints * (period_s / 2 + recovery_s) * period_s / mtbf_s
-    )
-
-
-def loss_without_failures(
-    rate_per_s: float, work_s: float, interval_s: float, commit_s: float
-) -> float:
-    """Equation 5: what arrives during the commits is lost."""
-    return rate_per_s * math.floor(work_s / interval_s) * commit_s
-
-
-def loss_with_failures(
-    rate_per_s: float,
-    work_s: float,
-    interval_s: float,
-    commit_s: float,
-    recovery_s: float,
-    mtbf_s: float,
-) -> float:
-    """Equation 6: the commits plus one recovery for each failure, counted generously."""
-    total_s = run_time_with_failures_s(work_s, interval_s, commit_s, recovery_s, mtbf_s)
-    failures = math.floor(total_s / mtbf_s + 1)
-    return (
-        loss_without_failures(rate_per_s, work_s, interval_s, commit_s)
-        + rate_per_s * failures * recovery_s
-    )
-
-
-@dataclass(frozen=True)
-class DiscardForecast:
-    """What the `discard` behaviour is expected to do, per window."""
-
-    window_s: float
-    lost: float
-    unprocessed: float
-    recoveries: float
-
-
-def discard_forecast(
-    rate_per_s: float,
-    tuples: int,
-    interval_s: float,
-    commit_s: float,
-    recovery_s: float,
-    mtbf_s: float,
-    failing_nodes: int = 1,
-) -> DiscardForecast:
-    """Exact means for exponential failures, repaired one by one at the next checkpoint.
-
-    Each interval starts with every node up, save those that failed during a plain commit, so
-    a node is found down with probability 1 - exp(-(interval + commit) / mtbf) at most.
-    """
-    work_s = tuples / rate_per_s
-    cycles = math.floor(work_s / interval_s)
-    rest_s = work_s - cycles * interval_s
-    all_up = math.exp(-commit_s / mtbf_s)
-    found_down = 1 - math.exp(-interval_s / mtbf_s)
-    # A commit without a recovery lets a failure in; one with a recovery restarts all clocks.
-    no_recovery = (1 - found_down) ** failing_nodes
-    for _ in range(50):
-        carried = no_recovery * (1 - all_up)
-        node_down = carried + (1 - carried) * found_down
-        no_recovery = (1 - node_down) ** failing_nodes
-    recoveries = cycles * failing_nodes * node_down
-    paused_s = cycles * commit_s + recoveries * recovery_s
-
-    def skipped_s(span_s: float) -> float:
-        """Mean time in a span with at least one node down."""
-        up_s = 0.0
-        steps = 200
-        for i in range(steps):
-            at_s = (i + 0.5) * span_s / steps
-            node_up = (1 - carried) * math.exp(-at_s / mtbf_s)
-            up_s += node_up**failing_nodes * span_s / steps
-        return span_s - up_s
-
-    return DiscardForecast(
-        window_s=work_s + paused_s,
-        lost=rate_per_s * paused_s,
-        unprocessed=rate_per_s * (cycles * skipped_s(interval_s) + skipped_s(rest_s)),
-        recoveries=recoveries,
-    )
 
 
 @dataclass(frozen=True)

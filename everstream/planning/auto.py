@@ -82,7 +82,7 @@ class FailureSeen:
 
 
 @dataclass(frozen=True)
-class LoadSeen:
+class RateSeen:
     """Records per second arriving and the most the job has been seen to process."""
 
     at_s: float
@@ -90,7 +90,7 @@ class LoadSeen:
     capacity_per_s: float
 
 
-Fact = CheckpointSeen | FailureSeen | LoadSeen
+Fact = CheckpointSeen | FailureSeen | RateSeen
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class AutoInterval:
         self._uploads_s: deque[float] = deque(maxlen=self.settings.remembered)
         self._outages_s: deque[float] = deque(maxlen=self.settings.remembered)
         self._failures = 0
-        self._load: LoadSeen | None = None
+        self._load: RateSeen | None = None
         self._agreeing = 0
         self._direction = 0
 

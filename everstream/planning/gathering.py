@@ -26,7 +26,7 @@ class AdviceError(ValueError):
 
 
 @dataclass(frozen=True)
-class Facts:
+class PlanningInputs:
     """What a user gave or a run has shown, in base units; None is not known."""
 
     rate_per_s: float | None = None
@@ -52,22 +52,22 @@ class Facts:
     @property
     def doubts(self) -> tuple[str, ...]:
         """What a user should know about where these come from."""
-        found = []
+        doubts = []
         if self.waited_s:
-            found.append(
+            doubts.append(
                 f"a checkpoint waits {show_duration(self.waited_s)} behind records that pile up "
                 "before a slow operator (back-pressure), and not for the store: give that operator "
                 "more shards, or let checkpoints overtake the records (--checkpoint unaligned)"
             )
         if self.failures_seen is not None:
-            found.append(
+            doubts.append(
                 f"the time between failures comes from {self.failures_seen} in this run; if they "
                 "were injected, say the true one with --mtbf"
             )
-        return tuple(found)
+        return tuple(doubts)
 
 
-def with_measured(given: Facts, run: Measured) -> Facts:
+def with_measured(given: PlanningInputs, run: Measured) -> PlanningInputs:
     """What was not given, as a run has shown it."""
     known = replace(
         given,
@@ -102,7 +102,7 @@ def _waited_s(run: Measured) -> float:
     return waited_s if waited_s > max(_NOTABLE_S, whole_s / 2) else 0.0
 
 
-def completed(facts: Facts) -> Known:
+def completed(facts: PlanningInputs) -> Known:
     """All that is needed: what is not known is assumed, and named."""
     assumed: list[str] = []
 

@@ -15,10 +15,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from everstream.planning.model import ModelError, Operator, Source, parse_distribution
+from everstream.planning.model import ModelError, OperatorModel, SourceModel, parse_distribution
 
 
-def read_graph(path: Path) -> tuple[tuple[Operator, ...], tuple[Source, ...]]:
+def read_graph(path: Path) -> tuple[tuple[OperatorModel, ...], tuple[SourceModel, ...]]:
     """Read and check the shape of the file; `Model` checks that it makes sense."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -31,11 +31,11 @@ def read_graph(path: Path) -> tuple[tuple[Operator, ...], tuple[Source, ...]]:
 
 def parse_graph(
     data: object, name: str = "the graph"
-) -> tuple[tuple[Operator, ...], tuple[Source, ...]]:
+) -> tuple[tuple[OperatorModel, ...], tuple[SourceModel, ...]]:
     if not isinstance(data, dict):
         raise ModelError(f"{name} should be an object with 'operators' and 'sources'")
     operators = tuple(
-        Operator(
+        OperatorModel(
             name=_text(item, "name", name),
             service=parse_distribution(_text(item, "service", name)),
             cpus=_count(item, "cpus", name),
@@ -44,7 +44,7 @@ def parse_graph(
         for item in _items(data, "operators", name)
     )
     sources = tuple(
-        Source(
+        SourceModel(
             to=_text(item, "to", name),
             gap=parse_distribution(_text(item, "gap", name)),
             entities=_count(item, "entities", name),

@@ -1,6 +1,6 @@
 """What the compiled kernel works on: named slots and two tuples of arrays.
 
-`Setting` does not change during a run; `State` does, in place, so that the kernel can stop
+`KernelSettings` does not change during a run; `State` does, in place, so that the kernel can stop
 after any event and be called again.
 """
 
@@ -38,7 +38,7 @@ QUANTILE_LOWEST_S = 1e-7
 QUANTILE_BINS = 13 * QUANTILE_STEPS_PER_DECADE
 
 
-class Setting(NamedTuple):
+class KernelSettings(NamedTuple):
     """What does not change during a run."""
 
     backlog: bool

@@ -130,7 +130,7 @@ def parse_distribution(text: str) -> Distribution:
 
 
 @dataclass(frozen=True)
-class Operator:
+class OperatorModel:
     """One FIFO queue with identical CPUs. `next` says where tuples go: names with probabilities.
 
     What the probabilities leave open, or the name `exit`, leaves the system. An empty `next`
@@ -144,7 +144,7 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceModel:
     """Delivers `entities` tuples at once to operator `to`, again and again after `gap`."""
 
     to: str
@@ -196,8 +196,8 @@ class Failures:
 class Model:
     """A whole system and the window of tuples to push through it."""
 
-    operators: tuple[Operator, ...]
-    sources: tuple[Source, ...]
+    operators: tuple[OperatorModel, ...]
+    sources: tuple[SourceModel, ...]
     window_tuples: int
     checkpoints: Checkpoints | None = None
     failures: Failures | None = None
@@ -293,17 +293,18 @@ def check(model: Model) -> None:
         )
 
 
-def line(names: tuple[str, ...], service: Distribution, cpus: int = 3) -> tuple[Operator, ...]:
+def line(names: tuple[str, ...], service: Distribution, cpus: int = 3) -> tuple[OperatorModel, ...]:
     """Operators in a row, each sending everything to the next."""
     following: list[tuple[tuple[str, float], ...]] = [((name, 1.0),) for name in names[1:]]
     following.append(())
     return tuple(
-        Operator(name, service, cpus, after) for name, after in zip(names, following, strict=True)
+        OperatorModel(name, service, cpus, after)
+        for name, after in zip(names, following, strict=True)
     )
 
 
 @dataclass(frozen=True)
-class Pause:
+class InputPause:
     """One stretch in which input stood still: a checkpoint, or a failure with its recovery."""
 
     kind: Literal["checkpoint", "recovery"]
@@ -340,7 +341,7 @@ class Result:
     mean_latency_s: float
     latency_quantiles_s: dict[str, float]
     above_target_fraction: float
-    pauses: tuple[Pause, ...] = field(repr=False, default=())
+    pauses: tuple[InputPause, ...] = field(repr=False, default=())
     curve_s: tuple[tuple[float, float, float], ...] = field(repr=False, default=())
     """(time, mean latency, worst latency) of the tuples delivered in each step."""
 

@@ -73,16 +73,16 @@ def built_in() -> Costs:
 
 def read_costs(path: str | Path) -> Costs:
     """Costs from a file of `everstream bench protocols`; what it lacks is taken from the built-in."""
-    found = parse_costs(parse_json(path), str(path))
+    costs = parse_costs(parse_json(path), str(path))
     missing: list[str] = []
     filled: dict[str, Mapping[str, float]] = {}
     for field in fields(Costs):
-        known, own = getattr(built_in(), field.name), getattr(found, field.name)
+        known, own = getattr(built_in(), field.name), getattr(costs, field.name)
         if isinstance(own, Mapping):
             filled[field.name] = {**known, **own}
             missing += [f"{field.name} of {name}" for name in known if name not in own]
     whole: dict[str, Any] = {**filled, "from_built_in": tuple(missing)}
-    return replace(found, **whole)
+    return replace(costs, **whole)
 
 
 def parse_costs(data: object, name: str) -> Costs:
@@ -133,11 +133,11 @@ class _Run:
         run = mapping_at(data, where, "a run")
         cell = mapping_at(run.get("cell"), where, "cell")
         interval_s, regular = number_at(cell, "interval_s", where), number_at(run, "regular", where)
-        found = {
+        measured = {
             key: number_at(run, key, where) if run.get(key) is not None else None
             for key in ("went_back", "shards", "rollback_s", "restore_s")
         }
-        back, shards, rollback_s = found["went_back"], found["shards"], found["rollback_s"]
+        back, shards, rollback_s = measured["went_back"], measured["shards"], measured["rollback_s"]
         return cls(
             str(cell.get("query")),
             str(cell.get("protocol")),
@@ -148,7 +148,7 @@ class _Run:
             number_at(run, "forced", where) / regular if regular else None,
             back / shards if back is not None and shards else None,
             rollback_s / interval_s if rollback_s is not None and interval_s else None,
-            found["restore_s"],
+            measured["restore_s"],
         )
 
 
@@ -223,12 +223,12 @@ def _longer_s(rates: Mapping[str, float], slow: str, fast: str) -> float:
 
 
 def _middle(runs: Iterable[_Run], figure: str) -> dict[str, float]:
-    found: dict[str, list[float]] = {}
+    samples: dict[str, list[float]] = {}
     for run in runs:
         value = getattr(run, figure)
         if value is not None and run.protocol in PROTOCOLS:
-            found.setdefault(run.protocol, []).append(value)
-    return {name: statistics.median(values) for name, values in found.items()}
+            samples.setdefault(run.protocol, []).append(value)
+    return {name: statistics.median(values) for name, values in samples.items()}
 
 
 def _source(body: Mapping[str, Any], name: str) -> str:

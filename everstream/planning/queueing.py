@@ -2,7 +2,7 @@
 
     >>> from everstream.planning import model as m
     >>> line = m.line(("clean", "count"), m.normal(80e-6, 10e-6))
-    >>> system = m.Model(line, (m.Source("clean", m.exponential(1e-3)),), window_tuples=10_000)
+    >>> system = m.Model(line, (m.SourceModel("clean", m.exponential(1e-3)),), window_tuples=10_000)
     >>> simulate(system, seed=1).delivered
     10000
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from everstream.planning import kernel, kernel_control
 from everstream.planning import kernel_state as slots
-from everstream.planning.model import Distribution, Model, ModelError, Pause, Result
+from everstream.planning.model import Distribution, InputPause, Model, ModelError, Result
 
 Progress = Callable[[int], None]
 """Called now and then with the number of tuples delivered so far."""
@@ -128,7 +128,7 @@ def _law(distribution: Distribution) -> tuple[float, float, float]:
     )
 
 
-def _setting(model: Model) -> slots.Setting:
+def _setting(model: Model) -> slots.KernelSettings:
     index = {operator.name: i for i, operator in enumerate(model.operators)}
     route_start, route_to, route_up_to = [0], [], []
     sure_next = []
@@ -153,7 +153,7 @@ def _setting(model: Model) -> slots.Setting:
         failing = [index[name] for name in failures.operators]
         failure_law = _law(failures.between)
     backlog = model.behaviour == "backlog"
-    return slots.Setting(
+    return slots.KernelSettings(
         backlog=backlog,
         replays=backlog and bool(failing),
         window=model.window_tuples,
@@ -186,7 +186,9 @@ def _power_of_two(at_least: int) -> int:
     return 1 << max(1, at_least - 1).bit_length()
 
 
-def _state(model: Model, setting: slots.Setting, failure_rng: np.random.Generator) -> slots.State:
+def _state(
+    model: Model, setting: slots.KernelSettings, failure_rng: np.random.Generator
+) -> slots.State:
     operators = len(model.operators)
     cpus = int(setting.first_cpu[-1])
     most_at_once = int(setting.source_entities.max())
@@ -281,12 +283,12 @@ def _quantile(histogram: Any, share: float) -> float:
     return float(slots.QUANTILE_LOWEST_S * 10 ** ((step + 0.5) / slots.QUANTILE_STEPS_PER_DECADE))
 
 
-def _result(model: Model, setting: slots.Setting, state: slots.State) -> Result:
+def _result(model: Model, setting: slots.KernelSettings, state: slots.State) -> Result:
     count = [int(value) for value in state.count]
     window_s = float(state.clock[slots.NOW])
     delivered = count[slots.DELIVERED]
     pauses = tuple(
-        Pause(
+        InputPause(
             kind="checkpoint" if row[0] == 0 else "recovery",
             start_s=float(row[1]),
             end_s=float(row[2]),

@@ -21,10 +21,10 @@ class QuantityError(ValueError):
 
 
 def _split(text: str, what: str, example: str) -> tuple[float, str]:
-    found = _NUMBER.match(text)
-    if found is None:
+    match = _NUMBER.match(text)
+    if match is None:
         raise QuantityError(f"cannot read {text!r} as {what}: write it like {example}")
-    return float(found.group(1)), found.group(2)
+    return float(match.group(1)), match.group(2)
 
 
 def parse_duration_s(text: str) -> float:

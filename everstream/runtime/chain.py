@@ -40,7 +40,7 @@ from everstream.runtime.channel_state import CHANNELS
 from everstream.runtime.explaining import explained
 from everstream.runtime.jobs import Persisting
 from everstream.runtime.outlets import Outlet
-from everstream.runtime.stage import PendingBatch, Stage
+from everstream.runtime.stage import ChainStage, PendingBatch
 from everstream.state.snapshot import ShardState
 
 
@@ -80,7 +80,7 @@ class ChainStages:
         """Processing time: a new generation does not set it back."""
         self._recovers = recovers
         self._times = times
-        self.stages: dict[str, Stage] = {}
+        self.stages: dict[str, ChainStage] = {}
         self.moment = Moment()
         self.tuning = Tuning()
         self.settings: Settings = tunable_in(plan.graph)
@@ -104,7 +104,7 @@ class ChainStages:
         return self.plan.graph.nodes[self.shard.operator].stops_at is not None
 
     @property
-    def head(self) -> Stage:
+    def head(self) -> ChainStage:
         return self.stages[self.shard.operator]
 
     def build(
@@ -137,7 +137,7 @@ class ChainStages:
                 self.now_s,
                 self.moment,
             )
-            stage = Stage(name, ctx, number=number)
+            stage = ChainStage(name, ctx, number=number)
             if shards == 1 or ctx.on_error != "fail":
                 stage.keyings = {
                     edge.side: edge.routing.keying
@@ -162,9 +162,11 @@ class ChainStages:
                     stage.reader.seek(extra["offset"])
                 stage.rest = PendingBatch(extra.get("rest"))
             elif kind is Kind.SINK:
-                who = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
-                self._put_inherited_right(what, who, extra, permit)
-                stage.writer = what.open(who)
+                sink_shard = SinkShard(
+                    graph.name, name, self.shard.number, shards, generation, store
+                )
+                self._put_inherited_right(what, sink_shard, extra, permit)
+                stage.writer = what.open(sink_shard)
                 stage.writer.keep_moment(self.moment)
                 if "writer" in extra:
                     stage.writer.restore(extra["writer"])
@@ -175,11 +177,13 @@ class ChainStages:
             ctx.settings = self.settings
             dead_letters = graph.nodes[name].dead_letters
             if dead_letters is not None:
-                who = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
+                sink_shard = SinkShard(
+                    graph.name, name, self.shard.number, shards, generation, store
+                )
                 saved = extras.get(name + DEAD_LETTERS, {})
-                self._put_inherited_right(dead_letters, who, saved, permit)
-                writer = dead_letters.open(who)
-                hidden = Stage(name + DEAD_LETTERS, ctx, number, writer=writer)
+                self._put_inherited_right(dead_letters, sink_shard, saved, permit)
+                writer = dead_letters.open(sink_shard)
+                hidden = ChainStage(name + DEAD_LETTERS, ctx, number, writer=writer)
                 self.stages[hidden.name] = stage.dead_letters = hidden
                 self._put_right(hidden, saved, permit)
         self._unfinished = bool(self.head.rest)
@@ -188,18 +192,18 @@ class ChainStages:
             if stage.reader is not None:
                 self._tune(stage)
 
-    def _put_right(self, sink: Stage, saved: Mapping[str, Any], permit: Permit) -> None:
+    def _put_right(self, sink: ChainStage, saved: Mapping[str, Any], permit: Permit) -> None:
         """Bring the sink's output to what the permit covers, unless that is already done."""
         if self._recovers:
             assert sink.writer is not None
             sink.hold(sink.writer.recover(saved.get("transactions", ()), permit))
 
     def _put_inherited_right(
-        self, sink: Sink, who: SinkShard, saved: Mapping[str, Any], permit: Permit
+        self, sink: Sink, sink_shard: SinkShard, saved: Mapping[str, Any], permit: Permit
     ) -> None:
         """Shards that no longer exist have output, too: recover it on their behalf."""
         for inherited in saved.get("inherited", ()) if self._recovers else ():
-            earlier = replace(who, shard=inherited.shard, shards=inherited.shards)
+            earlier = replace(sink_shard, shard=inherited.shard, shards=inherited.shards)
             writer = sink.open(earlier)
             try:
                 writer.recover(inherited.transactions, permit)
@@ -218,7 +222,7 @@ class ChainStages:
                 target.judged_behind
                 or (target.operator is not None and target.operator.judges_lateness)
                 for target in behind
-                if isinstance(target, Stage)
+                if isinstance(target, ChainStage)
             )
 
     # Work.
@@ -244,7 +248,7 @@ class ChainStages:
                 self._tune(stage)
                 self._forward_emitted(stage)
 
-    def _tune(self, stage: Stage) -> None:
+    def _tune(self, stage: ChainStage) -> None:
         changed = self.tuning.settings.get(stage.name)
         if not changed or stage.name not in self.operators:
             return
@@ -338,7 +342,9 @@ class ChainStages:
                 self._forward_emitted(stage)
                 stage.ctx.wanted_at_s = math.inf
 
-    def _process(self, stage: Stage, batch: Batch, judged: RecordWatermarks | None = None) -> None:
+    def _process(
+        self, stage: ChainStage, batch: Batch, judged: RecordWatermarks | None = None
+    ) -> None:
         self._at, self.place[0] = stage.name, stage.number  # `_enter`, without the call
         stage.records_in += len(batch)
         if stage.keyings and (keying := stage.keyings.get(stage.ctx.input)) is not None:
@@ -373,14 +379,14 @@ class ChainStages:
         if stage.ctx.announced > stage.passed:
             self._pass_watermark(stage)
 
-    def _process_in_runs(self, stage: Stage, batch: Batch, judged: RecordWatermarks) -> None:
+    def _process_in_runs(self, stage: ChainStage, batch: Batch, judged: RecordWatermarks) -> None:
         """The output for a record is judged like the record: late output is delivered after the
         watermark that it is late for."""
         for rows, watermark in judged.runs():
             self._advance(stage, watermark)
             self._process(stage, batch[rows])
 
-    def _write(self, stage: Stage, batch: Batch) -> int:
+    def _write(self, stage: ChainStage, batch: Batch) -> int:
         """Write what the sink accepts, and apply `on_error` to the rest. Returns how many."""
         assert stage.writer is not None
         while True:
@@ -400,12 +406,12 @@ class ChainStages:
             if not len(batch):
                 return 0
 
-    def _advance(self, stage: Stage, watermark: int) -> None:
+    def _advance(self, stage: ChainStage, watermark: int) -> None:
         if watermark > stage.ctx.watermark:
             self._tell_watermark(stage, watermark)
             self._pass_watermark(stage)
 
-    def _tell_watermark(self, stage: Stage, watermark: int) -> None:
+    def _tell_watermark(self, stage: ChainStage, watermark: int) -> None:
         stage.ctx.watermark = watermark
         if stage.operator is not None:
             self._enter(stage)
@@ -416,7 +422,7 @@ class ChainStages:
         for stage in self.stages.values():
             self._pass_watermark(stage)
 
-    def _pass_watermark(self, stage: Stage) -> None:
+    def _pass_watermark(self, stage: ChainStage) -> None:
         """Pass on the watermark that a stage promises, if it has advanced."""
         watermark = stage.ctx.watermark
         announces = stage.operator is not None and stage.operator.announces_watermarks
@@ -429,12 +435,12 @@ class ChainStages:
         stage.passed = watermark
         for targets in stage.targets.values():
             for target in targets:
-                if isinstance(target, Stage):
+                if isinstance(target, ChainStage):
                     self._advance(target, watermark)
                 else:
                     target.advance(watermark)
 
-    def _keep_rejected(self, stage: Stage) -> None:
+    def _keep_rejected(self, stage: ChainStage) -> None:
         """Dead letters wait for the checkpoint like the output of any other sink."""
         rejected = stage.ctx.take_rejected()
         if rejected and stage.dead_letters is not None:
@@ -442,18 +448,18 @@ class ChainStages:
             stage.dead_letters.writer.write(list(rejected))
             self.meter.lost(stage.name, dead_letters=sum(one.records for one in rejected))
 
-    def _forward_emitted(self, stage: Stage) -> None:
+    def _forward_emitted(self, stage: ChainStage) -> None:
         for output, batch, judged in stage.ctx.take_judged():
             self._forward(stage, output, batch, judged)
 
     def _forward(
-        self, stage: Stage, output: str, batch: Batch, judged: RecordWatermarks | None = None
+        self, stage: ChainStage, output: str, batch: Batch, judged: RecordWatermarks | None = None
     ) -> None:
         stage.records_out += len(batch)
         if output == LATE:
             self.meter.lost(stage.name, late=len(batch))
         for target in stage.targets.get(output, ()):
-            if isinstance(target, Stage):
+            if isinstance(target, ChainStage):
                 self._process(target, batch, judged)
             else:
                 target.collect(batch)
@@ -586,7 +592,7 @@ class ChainStages:
         name = (operator or self._at).removesuffix(DEAD_LETTERS)
         return explained(error, self.plan.graph.nodes[name].written_as, self.shard.number, record)
 
-    def _enter(self, stage: Stage) -> None:
+    def _enter(self, stage: ChainStage) -> None:
         """This operator is at work: an error, or the end of the process, is attributed to it."""
         self._at = stage.name
         self.place[0] = stage.number

@@ -93,14 +93,14 @@ class ChannelState(Saved, word="channel-state"):
 
         They have no position: they were not sent in this generation, and return no credit.
         """
-        found: dict[ChannelId, list[Frame]] = {}
+        waiting: dict[ChannelId, list[Frame]] = {}
         for segment in self.segments:
             for frame in segment.headers(inputs):
                 frame.generation = generation
-                found.setdefault(frame.channel, []).append(frame)
+                waiting.setdefault(frame.channel, []).append(frame)
         for channel, frames in _frames(self.inputs, inputs, generation).items():
-            found.setdefault(channel, []).extend(frames)
-        return found
+            waiting.setdefault(channel, []).extend(frames)
+        return waiting
 
     def __bool__(self) -> bool:
         return bool(self.inputs) or bool(self.segments) or any(self.outputs.values())

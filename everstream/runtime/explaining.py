@@ -64,11 +64,13 @@ def explained(
         error.will_recur = will_recur(error)  # type: ignore[attr-defined]
         return error  # type: ignore[return-value]
     lines = traceback.format_exception(type(error), error, error.__traceback__)
-    theirs = [line for line in lines if not any(own in line.split("\n")[0] for own in _OURS)]
-    text = "".join(theirs).encode(errors="backslashreplace").decode()
-    told = OperatorError(operator, shard_number, _shown(record) if record is not None else "", text)
-    told.will_recur = will_recur(error)
-    return told
+    user_lines = [line for line in lines if not any(own in line.split("\n")[0] for own in _OURS)]
+    text = "".join(user_lines).encode(errors="backslashreplace").decode()
+    failure = OperatorError(
+        operator, shard_number, _shown(record) if record is not None else "", text
+    )
+    failure.will_recur = will_recur(error)
+    return failure
 
 
 def _travels(error: BaseException) -> bool:

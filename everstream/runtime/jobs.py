@@ -14,7 +14,7 @@ from everstream.core.ids import Generation, ShardId
 from everstream.pipeline.sink import Committable, Permit
 from everstream.runtime.channel_state import ChannelState
 from everstream.runtime.message_log import Segment
-from everstream.state.snapshot import Capture as StateCapture
+from everstream.state.snapshot import CapturedState as StateCapture
 from everstream.state.store import ObjectRef
 
 

@@ -114,11 +114,11 @@ class DurableLog:
             segment.size_bytes += len(frame.payload.encoded)
 
     def after(self, channel: ChannelId, sequence: int) -> list[Frame]:
-        found: list[Frame] = []
+        frames: list[Frame] = []
         for segment in [*self._sealed, self._open]:
             if segment.last.get(str(channel), 0) > sequence:
-                found += (f for f in self._frames(segment) if f.channel == channel)
-        return [frame for frame in found if frame.sequence > sequence]
+                frames += (f for f in self._frames(segment) if f.channel == channel)
+        return [frame for frame in frames if frame.sequence > sequence]
 
     def full_segment(self) -> Segment | None:
         if self._open.size_bytes < SEGMENT_BYTES:
@@ -273,10 +273,10 @@ def frames_in(
         raise CorruptObject("a segment of a message log does not start like one.")
     check_format("a segment of a message log", int(digit), FORMAT)
     try:
-        found, at = _decode_headers(data, channels)
+        headers, at = _decode_headers(data, channels)
     except (struct.error, IndexError, ValueError) as error:
         raise CorruptObject(f"a segment of a message log cannot be read: {error}.") from error
-    for frame, size in found:
+    for frame, size in headers:
         if size == _NO_PAYLOAD:
             yield frame, at, None
             continue
@@ -293,7 +293,7 @@ def _decode_headers(
     """Each frame without its payload, the payload's size, and where the first payload may start."""
     (count,) = _COUNT.unpack_from(data, len(_START))
     at = len(_START) + _COUNT.size
-    found: list[tuple[Frame, int]] = []
+    headers: list[tuple[Frame, int]] = []
     for _ in range(count):
         channel, kind, sequence, number, records, watermark, riding, size = _FRAME.unpack_from(
             data, at
@@ -310,5 +310,5 @@ def _decode_headers(
             watermark=watermark,
         )
         at += riding
-        found.append((frame, size))
-    return found, at
+        headers.append((frame, size))
+    return headers, at

@@ -64,10 +64,10 @@ def load_share(
             for store, entries in mine(chain.plan, name, holding, place).items():
                 state.keystore(name, store).load(dict(entries))
             for key in (name, name + DEAD_LETTERS):
-                found = {part.number: part.extras[key] for part in holding if key in part.extras}
-                own = found.get(place.shard, {})
+                by_shard = {part.number: part.extras[key] for part in holding if key in part.extras}
+                own = by_shard.get(place.shard, {})
                 extra = _extra(chain, name, key, holding, place) if moved else dict(own)
-                extras[key] = {**extra, **_output(found, place, most)}
+                extras[key] = {**extra, **_output(by_shard, place, most)}
     return extras
 
 
@@ -99,13 +99,13 @@ def _refusing(place: Place) -> Iterator[None]:
 
 def _loaded(record: CheckpointRecord, load: Callable[[Sequence[ObjectRef]], list[bytes]]) -> _Part:
     own = ShardState()
-    found = own.restore(load(record.objects), record.objects, load) if record.objects else {}
+    restored = own.restore(load(record.objects), record.objects, load) if record.objects else {}
     states: dict[str, dict[str, Entries]] = {}
     for (saved, name), pairs in own.pairs().items():
         owner = record.owner(saved)
         if owner is not None:
             states.setdefault(owner, {})[name] = dict(pairs)
-    extras = {record.owner(name): extra for name, extra in found.items()}
+    extras = {record.owner(name): extra for name, extra in restored.items()}
     return _Part(record, {n: extra for n, extra in extras.items() if n is not None}, states)
 
 
@@ -140,9 +140,9 @@ def _share(plan: Plan, name: str, parts: Sequence[_Part], place: Place) -> Mappi
     return what.redistribute(living, place)
 
 
-def _output(found: Mapping[int, Any], place: Place, most: int) -> dict[str, Any]:
+def _output(by_shard: Mapping[int, Any], place: Place, most: int) -> dict[str, Any]:
     """Uncommitted output of this shard and of the earlier shards that it replaces."""
-    waiting = {number: extra.get("transactions", ()) for number, extra in found.items()}
+    waiting = {number: extra.get("transactions", ()) for number, extra in by_shard.items()}
     inherited = tuple(
         Inherited(number, most, waiting.get(number, ()))
         for number in range(most)
@@ -150,7 +150,7 @@ def _output(found: Mapping[int, Any], place: Place, most: int) -> dict[str, Any]
     )
     output = {"transactions": waiting.get(place.shard, ()), "inherited": inherited}
     # All shards of a sink agree on it: what any of them has kept holds for each.
-    kept = [extra["writer"] for extra in found.values() if "writer" in extra]
+    kept = [extra["writer"] for extra in by_shard.values() if "writer" in extra]
     return {**output, "writer": kept[-1]} if kept else output
 
 
@@ -158,15 +158,15 @@ def _extra(
     chain: ChainStages, name: str, key: str, parts: Sequence[_Part], place: Place
 ) -> dict[str, Any]:
     node = chain.plan.graph.nodes[name]
-    found = {part.number: part.extras[key] for part in parts if key in part.extras}
-    mine = [extra for number, extra in found.items() if place.inherits(number)]
+    by_shard = {part.number: part.extras[key] for part in parts if key in part.extras}
+    mine = [extra for number, extra in by_shard.items() if place.inherits(number)]
     extra: dict[str, Any] = {}
     goes_on = any(not part.record.final for part in parts)
     if node.kind is Kind.SOURCE and key == name and goes_on:
         assert isinstance(node.what, Source)
-        if len(found) != place.before:
-            raise InternalError(f"'{name}' had {place.before} shards and {len(found)} offsets")
-        offsets = [found[number]["offset"] for number in sorted(found)]
+        if len(by_shard) != place.before:
+            raise InternalError(f"'{name}' had {place.before} shards and {len(by_shard)} offsets")
+        offsets = [by_shard[number]["offset"] for number in sorted(by_shard)]
         extra["offset"] = node.what.redistribute(offsets, place.shards)[place.shard]
     rests = [one["rest"] for one in mine if "rest" in one]
     if rests:
@@ -174,7 +174,7 @@ def _extra(
     skipped = sum(one.get("skipped", 0) for one in mine)
     if skipped:
         extra["skipped"] = skipped
-    now_s = max((one["now_s"] for one in found.values() if "now_s" in one), default=None)
+    now_s = max((one["now_s"] for one in by_shard.values() if "now_s" in one), default=None)
     if now_s is not None:
         extra["now_s"] = now_s
     extra |= _watermark(chain, [part.extras.get(key, {}) for part in _living(parts)])

@@ -49,10 +49,10 @@ from everstream.core.messages import (
     StartCheckpoint,
 )
 from everstream.core.plan import Plan
-from everstream.core.protocols.base import Place, Queues
+from everstream.core.protocols.base import Queues, ShardPosition
 from everstream.core.scheme import Scheme
 from everstream.core.shard import Shard
-from everstream.core.status import Status
+from everstream.core.status import ShardStatus
 from everstream.errors import CorruptObject, EnvironmentFault, EverstreamError, said
 from everstream.pipeline.sink import Permit
 from everstream.pipeline.source import EndOfStream
@@ -102,7 +102,7 @@ class ShardRunner:
             id,
             inputs,
             outputs,
-            scheme.protocol(Place(id, tuple(inputs), tuple(outputs), self.cycle)),
+            scheme.protocol(ShardPosition(id, tuple(inputs), tuple(outputs), self.cycle)),
             operators=operators,
             ordered=ordered,
             feedback=[channel for channel in inputs if plan.feedback(channel)],
@@ -203,7 +203,7 @@ class ShardRunner:
             self._perform(self.shard.on_failure(self.chain.explain(error)))
 
     def _on_resume(self, command: Resume) -> None:
-        if self.shard.status is Status.NEW:
+        if self.shard.status is ShardStatus.NEW:
             return  # it was meant for the process before this one
         self._guarded(self._open_again)
         self._perform(self.shard.on_resume(command.generation))
@@ -253,7 +253,7 @@ class ShardRunner:
             outlet = self.outlets[channel.edge]
             outlet.grant(channel, frames)
             outlet.wish(channel, most)
-            if self.sent.log is not None and self.shard.status is Status.STOPPED:
+            if self.sent.log is not None and self.shard.status is ShardStatus.STOPPED:
                 return  # the queue is in its last checkpoint, and is sent after a restore
             self._guarded(outlet.pump)
             self._save_the_end()
@@ -331,7 +331,7 @@ class ShardRunner:
     @property
     def saving(self) -> bool:
         """Whether a large capture is incomplete: call `save_slice` between steps or while idle."""
-        return self._snapshots.saving and self.shard.status is not Status.FAILED
+        return self._snapshots.saving and self.shard.status is not ShardStatus.FAILED
 
     def save_slice(self) -> None:
         """Save some more of the captured state, for some milliseconds."""
@@ -344,7 +344,7 @@ class ShardRunner:
         self.ready_at_s = 0.0
 
     def progress(self) -> Progress:
-        ended = self.shard.status in (Status.ENDED, Status.CLOSED)
+        ended = self.shard.status in (ShardStatus.ENDED, ShardStatus.CLOSED)
         return Progress(
             self.shard.id,
             self.shard.generation,
@@ -397,7 +397,7 @@ class ShardRunner:
                     self._guarded(self._close)
                 case _:
                     assert_never(instruction)
-            if self.shard.status is Status.FAILED:
+            if self.shard.status is ShardStatus.FAILED:
                 return
 
     def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:

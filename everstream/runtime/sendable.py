@@ -35,13 +35,13 @@ def _check(operator: str, part: Any) -> None:
     error = _refusal(part)
     if error is None:
         return
-    way, found = _culprit(part, (), DEEPEST)
+    way, culprit = _culprit(part, (), DEEPEST)
     where = " of ".join(reversed(way)) if way else f"the {type(part).__name__} itself"
     # The pickler's message for the object alone is shorter than that for everything around it.
-    reason = _refusal(found) or error
+    reason = _refusal(culprit) or error
     raise GraphError(
         operator,
-        f"{where} cannot be sent to the workers: a {type(found).__name__} "
+        f"{where} cannot be sent to the workers: a {type(culprit).__name__} "
         f"({type(reason).__name__}: {str(reason).splitlines()[0] if str(reason) else ''})",
         MADE_THERE,
     )

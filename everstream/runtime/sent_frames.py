@@ -133,14 +133,14 @@ class _ReadAgain:
 
     def frame(self, place: Frame) -> Frame:
         assert place.payload is not None
-        told = memoryview(place.payload.encoded)
-        if told[: len(_BYTES)] == _BYTES:
-            return replace(place, payload=BatchPayload(encoded=told[len(_BYTES) :]))
-        told = told[len(_PLACE) :]
-        index, start, records = _PART.unpack_from(told)
-        made_of = bytes(told[4:])
+        content = memoryview(place.payload.encoded)
+        if content[: len(_BYTES)] == _BYTES:
+            return replace(place, payload=BatchPayload(encoded=content[len(_BYTES) :]))
+        content = content[len(_PLACE) :]
+        index, start, records = _PART.unpack_from(content)
+        made_of = bytes(content[4:])
         if made_of != self._made_of:
-            self._make(bytes(told[_PART.size :]), start, records)
+            self._make(bytes(content[_PART.size :]), start, records)
             self._made_of = made_of
         parts = self._parts(place.channel)
         if index >= len(parts) or len(parts[index]) != place.records:
@@ -202,7 +202,7 @@ class SentFrames:
         self._save_segment = engine.save_segment
         self._asked_for: dict[ChannelId, int] = {}
         """Channels to be opened again -> the position that their receivers have reached."""
-        self._found: dict[ChannelId, list[Frame]] = {}
+        self._replayable: dict[ChannelId, list[Frame]] = {}
         """The frames to send there again."""
 
     @property
@@ -253,15 +253,15 @@ class SentFrames:
     def find(self) -> None:
         """Read the requested frames; raises CorruptObject if they cannot be read."""
         if self.log is not None:
-            self._found = {c: self.log.after(c, seen) for c, seen in self._asked_for.items()}
+            self._replayable = {c: self.log.after(c, seen) for c, seen in self._asked_for.items()}
 
     def asked(self) -> list[tuple[ChannelId, list[Frame]]]:
         """The channels to open now, with the frames to send there first."""
         asked_for, self._asked_for = self._asked_for, {}
-        found, self._found = self._found, {}
+        replayable, self._replayable = self._replayable, {}
         channels = []
         for channel, seen in asked_for.items():
-            again = found.get(channel, [])
+            again = replayable.get(channel, [])
             if self.log is not None:
                 # And frames that have been sent since.
                 again = again + self.log.after(channel, again[-1].sequence if again else seen)

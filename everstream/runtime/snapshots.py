@@ -197,11 +197,11 @@ def load_state(
     for record in records:
         owner = partial(_owner_among, record, operators)
         other = state.beside(owner)
-        found = other.restore(load(record.objects), record.objects, load)
-        owned = {record.owner(name): value for name, value in found.items()}
+        restored = other.restore(load(record.objects), record.objects, load)
+        owned = {record.owner(name): value for name, value in restored.items()}
         extras |= {name: owned[name] for name in chain.saved_names() if name in owned}
-        if CHANNELS in found and record.operators == operators:
-            extras[CHANNELS] = found[CHANNELS]
+        if CHANNELS in restored and record.operators == operators:
+            extras[CHANNELS] = restored[CHANNELS]
         state.adopt(other, owner)
     return extras
 

@@ -115,12 +115,12 @@ class SpillSpace:
         self,
         folder: str,
         load: Callable[[Sequence[ObjectRef]], list[bytes]],
-        whose: str = "a shard",
+        owner: str = "a shard",
     ) -> None:
         """folder: on the local disk; the system's temporary folder if it does not exist."""
         self.folder = folder
         self.load = load
-        self.whose = whose
+        self.owner = owner
         self.memory_bytes = MEMORY_BYTES
         self.written_bytes = 0
 
@@ -135,7 +135,7 @@ class Spill:
     def __init__(self, space: SpillSpace, channels: Sequence[ChannelId]) -> None:
         self._space = space
         self.channels = tuple(channels)
-        self._files = UnnamedFiles(space.folder, f"records that wait at {space.whose}")
+        self._files = UnnamedFiles(space.folder, f"records that wait at {space.owner}")
 
     def write(self, frames: Sequence[Frame]) -> Spilled:
         """A segment of these; raises an EnvironmentFault with the fix if there is no room."""

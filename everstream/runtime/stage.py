@@ -57,7 +57,7 @@ class Inherited:
 
 
 @dataclass
-class Stage:
+class ChainStage:
     """One operator of a chain in one shard."""
 
     name: str
@@ -67,7 +67,7 @@ class Stage:
     operator: Operator | None = None
     reader: Reader | None = None
     writer: Writer | None = None
-    targets: dict[str, list["Stage | Outlet"]] = field(default_factory=dict)
+    targets: dict[str, list["ChainStage | Outlet"]] = field(default_factory=dict)
     keyings: dict[str, Keying] = field(default_factory=dict)
     """Input -> its keys, where no earlier stage has ensured that each record has one."""
     records_in: int = 0
@@ -82,7 +82,7 @@ class Stage:
     """The offsets of the stable checkpoints that the run can still roll back to, oldest first."""
     rest: PendingBatch = field(default_factory=PendingBatch)
     """Of a source: records that were read and are not processed."""
-    dead_letters: "Stage | None" = None
+    dead_letters: "ChainStage | None" = None
     judged_behind: bool = False
     """Whether a later operator of this chain looks at the watermarks that records are judged by."""
     passed: int = NO_WATERMARK

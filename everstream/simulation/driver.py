@@ -18,12 +18,12 @@ from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.ids import TaskNumber, WorkerId, first_generation
 from everstream.core.messages import Command, Report, Shutdown
 from everstream.core.orders import (
+    AssignWorker,
     Discard,
     Dismiss,
     EndRun,
     Order,
     Outcome,
-    Place,
     Publish,
     Quiesced,
     Refused,
@@ -90,23 +90,27 @@ class SimulatedDriver:
         self.store.on_damage = world.note
         try:
             self.lease = world.lease = self.store.acquire_lease(f"driver-{self.number}")
-            found = self._going_on(manifests_in(self.store))
+            resumption = self._going_on(manifests_in(self.store))
             self.store.sweep(self.lease)
         except StoreError:
             world.after(0.05, self.take_over)
             return
         self.up = True
         world.event(f"driver {self.number} starts")
-        world.plan = found.settles or world.wanted
+        world.plan = resumption.settles or world.wanted
         generation = first_generation(self.lease.number)
         self.coordinator = world.coordinator = world.scheme.coordinator(
-            world.plan, world.policy, generation, found.manifests, unwritten=found.unwritten
+            world.plan,
+            world.policy,
+            generation,
+            resumption.manifests,
+            unwritten=resumption.unwritten,
         )
         self.plan_change = PlanChange(
             world.scheme,
             world.policy,
             self.coordinator,
-            target=world.wanted if found.settles is not None else None,
+            target=world.wanted if resumption.settles is not None else None,
             spares=world.spares,
             pack_after_s=world.pack_after_s,
         )
@@ -239,7 +243,7 @@ class SimulatedDriver:
             match order:
                 case SendTo(worker=id, command=command):
                     self._send(self._places[id], command)
-                case Place(process=number, worker=id):
+                case AssignWorker(process=number, worker=id):
                     self._place(self.workers[number], id)
                 case Dismiss(process=number):
                     self._send(self.workers[number], Shutdown())

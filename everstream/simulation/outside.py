@@ -54,11 +54,11 @@ class Outside:
 
     def change(self, place: Place, key: Any, records: list[Any] | None) -> None:
         """Put something there, or remove it; durable when it is synced."""
-        found: dict[Any, list[Any]] = getattr(self, place)
-        before = found.pop(key, None)
+        outputs: dict[Any, list[Any]] = getattr(self, place)
+        before = outputs.pop(key, None)
         self._unsynced.setdefault((place, key), before)
         if records is not None:
-            found[key] = records
+            outputs[key] = records
 
     def sync(self, place: Place, operator: str) -> None:
         """This operator's changes there become durable."""
@@ -69,10 +69,10 @@ class Outside:
         """The power is cut: each change that was not synced may be undone."""
         for (place, key), before in self._unsynced.items():
             if self._chance.random() < 0.5:
-                found: dict[Any, list[Any]] = getattr(self, place)
-                found.pop(key, None)
+                outputs: dict[Any, list[Any]] = getattr(self, place)
+                outputs.pop(key, None)
                 if before is not None:
-                    found[key] = before
+                    outputs[key] = before
         self._unsynced.clear()
         self.fences.clear()  # of processes that are all dead
 
@@ -99,8 +99,8 @@ class OutsideSink(Sink):
     def __init__(self, world: int) -> None:
         self.world = world
 
-    def open(self, who: SinkShard) -> Writer:
-        return OutsideWriter(self.world, who)
+    def open(self, shard: SinkShard) -> Writer:
+        return OutsideWriter(self.world, shard)
 
 
 class OutsideClock:
@@ -114,9 +114,9 @@ class OutsideClock:
 
 
 class OutsideTransaction(Committable):
-    def __init__(self, world: int, who: SinkShard, checkpoint: int, records: list[Any]) -> None:
+    def __init__(self, world: int, shard: SinkShard, checkpoint: int, records: list[Any]) -> None:
         self.world = world
-        self.who = who
+        self.shard = shard
         self.checkpoint = checkpoint
         self.records: list[Any] | None = records
         self.checksum = _checksum(records)
@@ -128,7 +128,7 @@ class OutsideTransaction(Committable):
 
     @property
     def _key(self) -> Prepared:
-        return (self.who.operator, self.who.shard, self.checkpoint, self.who.generation)
+        return (self.shard.operator, self.shard.shard, self.checkpoint, self.shard.generation)
 
     def persist(self) -> None:
         if self.shown:  # a renamed file cannot be synced under its earlier name
@@ -137,7 +137,7 @@ class OutsideTransaction(Committable):
         outside.may_fail()
         if self.records is not None:
             outside.change("waiting", self._key, self.records)
-        outside.sync("waiting", self.who.operator)
+        outside.sync("waiting", self.shard.operator)
         outside.may_fail()
 
     def commit(self, permit: Permit) -> None:
@@ -158,7 +158,7 @@ class OutsideTransaction(Committable):
             if self._key in outside.rotten:
                 raise self._damaged("is gone")
             raise InternalError(f"transaction {self._key} was neither prepared nor committed")
-        outside.sync("visible", self.who.operator)
+        outside.sync("visible", self.shard.operator)
         outside.may_fail()
 
     def require_whole(self, records: list[Any]) -> None:
@@ -179,9 +179,9 @@ def _checksum(records: list[Any]) -> int:
 
 
 class OutsideWriter(Writer):
-    def __init__(self, world: int, who: SinkShard) -> None:
+    def __init__(self, world: int, shard: SinkShard) -> None:
         self.world = world
-        self.who = who
+        self.shard = shard
         self.open_records: list[Any] = []
 
     def write(self, batch: Batch) -> None:
@@ -190,15 +190,15 @@ class OutsideWriter(Writer):
 
     def prepare(self, checkpoint: int) -> Committable | None:
         records, self.open_records = self.open_records, []
-        return OutsideTransaction(self.world, self.who, checkpoint, records) if records else None
+        return OutsideTransaction(self.world, self.shard, checkpoint, records) if records else None
 
     def recover(self, transactions: Sequence[Committable], permit: Permit) -> Sequence[Committable]:
-        outside, me = OutsideSink.worlds[self.world], (self.who.operator, self.who.shard)
+        outside, me = OutsideSink.worlds[self.world], (self.shard.operator, self.shard.shard)
         outside.may_fail()
         newest = outside.fences.get(me, 0)
-        if newest > self.who.generation:
+        if newest > self.shard.generation:
             raise ConnectorError(f"generation {newest} has taken over {me}")
-        outside.fences[me] = self.who.generation
+        outside.fences[me] = self.shard.generation
         held = [t for t in transactions if t.checkpoint > permit.checkpoint]
         for transaction in transactions:
             if transaction.checkpoint <= permit.checkpoint:
@@ -207,6 +207,6 @@ class OutsideWriter(Writer):
             outside.change("visible", key, None)
         kept = {t._key for t in held if isinstance(t, OutsideTransaction)}
         for waiting in [k for k in outside.waiting if k[:2] == me]:
-            if waiting[3] < self.who.generation and waiting not in kept:
+            if waiting[3] < self.shard.generation and waiting not in kept:
                 outside.change("waiting", waiting, None)
         return held

@@ -213,10 +213,10 @@ class _Remote:
         self._filesystem.invalidate_cache()
         folder = self._full(prefix.rpartition("/")[0]).rstrip("/")
         try:
-            found = self._filesystem.find(folder)
+            names = self._filesystem.find(folder)
         except FileNotFoundError:
             return []
-        paths = [path.removeprefix(self._root).lstrip("/") for path in found]
+        paths = [path.removeprefix(self._root).lstrip("/") for path in names]
         return [path for path in paths if path.startswith(prefix) and path > after]
 
     def delete(self, path: str) -> None:

@@ -50,7 +50,7 @@ def read_settings(blobs: Blobs) -> Recorded:
     try:
         body: dict[str, Any] = json.loads(blobs.read(newest))
         check_format(f"{newest} in the store", body.get("format", 1), FORMAT)
-        shards = {name: Shards(**said) for name, said in body.get("shards", {}).items()}
+        shards = {name: Shards(**fields) for name, fields in body.get("shards", {}).items()}
         return Recorded(_number(newest), body["settings"], shards)
     except FileNotFoundError:  # a newer one has replaced it
         return read_settings(blobs)
@@ -76,14 +76,14 @@ def record_settings(
         names = dict.fromkeys([*before.settings, *more])
         kept = before.settings
         settings = {name: {**kept.get(name, {}), **more.get(name, {})} for name in names}
-        said = {
+        changed = {
             name: one
             for name, one in (shards or {}).items()
             if instead_of is None
             or name not in before.shards
             or before.shards[name].wanted == instead_of.get(name)
         }
-        after = Recorded(before.version + 1, settings, {**before.shards, **said})
+        after = Recorded(before.version + 1, settings, {**before.shards, **changed})
         spread = {name: asdict(one) for name, one in after.shards.items()}
         body = {"format": FORMAT, "settings": after.settings, "shards": spread}
         try:

@@ -127,12 +127,12 @@ def dumps_apart(header: bytes, value: Any) -> tuple[bytes, list[memoryview]]:
     buffer.write(header)
     apart: list[memoryview] = []
 
-    def take(found: pickle.PickleBuffer) -> bool:
+    def take(buffer: pickle.PickleBuffer) -> bool:
         """Whether it must go into the pickle after all."""
-        memory = memoryview(found)
+        memory = memoryview(buffer)
         if memory.nbytes < APART_BYTES or not memory.contiguous:
             return True
-        apart.append(found.raw())
+        apart.append(buffer.raw())
         return False
 
     try:
@@ -199,31 +199,31 @@ class Pickled:
         return (saved.nested, (self.data,))
 
 
-def freeze(entries: dict[Any, Any], whose: str) -> Any:
-    """Something that unpickles as this dict as it is now. `whose` names it in errors."""
+def freeze(entries: dict[Any, Any], owner: str) -> Any:
+    """Something that unpickles as this dict as it is now. `owner` names it in errors."""
     if all_atomic(entries):
         if all_atomic(entries.values()):
             return entries.copy()
         kinds = {KINDS[type_] for type_ in set(map(type, entries.values()))}
         if ValueKind.FRAME in kinds or ValueKind.ARRAY in kinds:
-            return {key: _freeze_value(key, value, whose) for key, value in entries.items()}
-    return pickled_whole(entries, whose)
+            return {key: _freeze_value(key, value, owner) for key, value in entries.items()}
+    return pickled_whole(entries, owner)
 
 
-def pickled_whole(entries: dict[Any, Any], whose: str) -> "Pickled":
+def pickled_whole(entries: dict[Any, Any], owner: str) -> "Pickled":
     """The same as bytes, whatever is in there."""
     try:
         return Pickled(dumps(entries))
     except _UNPICKLABLE:
         for key, value in entries.items():
-            _pickled((key, value), key, whose)
+            _pickled((key, value), key, owner)
         raise
 
 
-def freeze_keys(keys: Iterable[Any], whose: str) -> Any:
+def freeze_keys(keys: Iterable[Any], owner: str) -> Any:
     """Something that unpickles as the list of these keys as they are now."""
     listed = list(keys)
-    return listed if all_atomic(listed) else _pickled(listed, listed[0], whose)
+    return listed if all_atomic(listed) else _pickled(listed, listed[0], owner)
 
 
 def all_atomic(values: Collection[Any]) -> bool:
@@ -231,7 +231,7 @@ def all_atomic(values: Collection[Any]) -> bool:
     return all(KINDS[type_] is ValueKind.ATOMIC for type_ in types_within(values))
 
 
-def _freeze_value(key: Any, value: Any, whose: str) -> Any:
+def _freeze_value(key: Any, value: Any, owner: str) -> Any:
     kind = KINDS[type(value)]
     if kind is ValueKind.ATOMIC:
         return value
@@ -239,20 +239,20 @@ def _freeze_value(key: Any, value: Any, whose: str) -> Any:
         return value.clone() if type(value).__module__.startswith("polars") else value
     if kind is ValueKind.ARRAY and not value.dtype.hasobject:
         return value.copy(order="K")
-    return _pickled(value, key, whose)
+    return _pickled(value, key, owner)
 
 
-def _pickled(value: Any, key: Any, whose: str) -> Pickled:
-    return Pickled(pickled_value(value, key, whose))
+def _pickled(value: Any, key: Any, owner: str) -> Pickled:
+    return Pickled(pickled_value(value, key, owner))
 
 
-def pickled_value(value: Any, key: Any, whose: str) -> bytes:
+def pickled_value(value: Any, key: Any, owner: str) -> bytes:
     """The bytes of one value, or a UserError that names its key."""
     try:
         return dumps(value)
     except _UNPICKLABLE as error:
         raise UserError(
-            f"{whose}: the value under key {key!r} cannot be saved in a checkpoint ({error}). "
+            f"{owner}: the value under key {key!r} cannot be saved in a checkpoint ({error}). "
             "Keep only picklable values in state; open files, connections, locks and running "
             "generators belong in on_start."
         ) from error

@@ -17,7 +17,7 @@ HEARTBEAT: Final = "standby/pulse"
 WAITING: Final = "standby/waiting"
 
 
-class Life(Enum):
+class DriverStatus(Enum):
     """The status of a driver, or how it ended."""
 
     RUNNING = "running"
@@ -34,7 +34,7 @@ class Heartbeat:
     command: str
     """The command it belongs to, which restarts it when it dies."""
     owner: str
-    life: Life = Life.RUNNING
+    life: DriverStatus = DriverStatus.RUNNING
     beat: int = 0
 
     def write(self, blobs: Blobs) -> None:
@@ -56,23 +56,27 @@ class Waiting:
 def read_heartbeat(blobs: Blobs) -> Heartbeat | None:
     """The heartbeat; None if none can be read."""
     try:
-        found = _read(blobs, HEARTBEAT)
-        return None if found is None else Heartbeat(**{**found, "life": Life(found["life"])})
+        fields = _read(blobs, HEARTBEAT)
+        return (
+            None
+            if fields is None
+            else Heartbeat(**{**fields, "life": DriverStatus(fields["life"])})
+        )
     except (KeyError, TypeError, ValueError):
         return None
 
 
 def read_waiting(blobs: Blobs) -> Waiting | None:
     try:
-        found = _read(blobs, WAITING)
-        return None if found is None else Waiting(**found)
+        fields = _read(blobs, WAITING)
+        return None if fields is None else Waiting(**fields)
     except TypeError:
         return None
 
 
 def _read(blobs: Blobs, path: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(blobs.read(path))
+        fields = json.loads(blobs.read(path))
     except (FileNotFoundError, Forged, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return fields if isinstance(fields, dict) else None

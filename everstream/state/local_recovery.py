@@ -45,11 +45,11 @@ class LocalCopies:
         with suppress(OSError):
             self._sweep()
             self.folder.mkdir(mode=0o700, exist_ok=True)
-            found = self.folder.lstat()
-            private = stat.S_IMODE(found.st_mode) == 0o700 and found.st_uid == os.geteuid()
+            status = self.folder.lstat()
+            private = stat.S_IMODE(status.st_mode) == 0o700 and status.st_uid == os.geteuid()
             free = shutil.disk_usage(self.folder).free
             self._limit_bytes = min(self._limit_bytes, free // SHARE)
-            return private and stat.S_ISDIR(found.st_mode)
+            return private and stat.S_ISDIR(status.st_mode)
         return False
 
     def keep(self, ref: ObjectRef, data: Data) -> None:
@@ -88,13 +88,13 @@ class LocalCopies:
         return self.folder / name
 
     def _make_room(self) -> None:
-        found = []
+        copies = []
         for entry in os.scandir(self.folder):
             with suppress(FileNotFoundError):  # another worker is evicting, too
                 known = entry.stat()
-                found.append((known.st_mtime, known.st_size, entry.path))
-        total = sum(size for _, size, _ in found)
-        for _, size, path in sorted(found):
+                copies.append((known.st_mtime, known.st_size, entry.path))
+        total = sum(size for _, size, _ in copies)
+        for _, size, path in sorted(copies):
             if total <= self._limit_bytes:
                 return
             Path(path).unlink(missing_ok=True)

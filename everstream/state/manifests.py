@@ -130,11 +130,11 @@ def standing(manifests: Iterable[M]) -> list[M]:
     A rollback writes an older epoch again, as the newest. All epochs newer than that were given up
     for good: their committed output has been taken back.
     """
-    found: list[M] = []
+    valid: list[M] = []
     for manifest in manifests:
-        if not found or manifest.epoch < found[-1].epoch:
-            found.append(manifest)
-    return found
+        if not valid or manifest.epoch < valid[-1].epoch:
+            valid.append(manifest)
+    return valid
 
 
 def path_of(slot: int) -> str:
@@ -174,8 +174,8 @@ class ManifestLog:
     def slots(self, after: int = 0) -> list[int]:
         """The taken slots after this one, in order."""
         begin = path_of(after) if after < _LISTED_IN_ORDER else ""
-        found = (_SLOT.fullmatch(path) for path in self._blobs.list(FOLDER, begin))
-        slots = (int(match[1]) for match in found if match)
+        matches = (_SLOT.fullmatch(path) for path in self._blobs.list(FOLDER, begin))
+        slots = (int(match[1]) for match in matches if match)
         return sorted(slot for slot in slots if slot > after)
 
     def entries(self, *, anew: bool = False) -> list[Entry]:
@@ -184,10 +184,10 @@ class ManifestLog:
         index = self._index()
         slots = [*index.matter, *self.slots(after=index.upto)]
         self._read = {slot: known.get(slot) or self._entry(slot) for slot in slots}
-        found = [entry for entry in self._read.values() if entry.kind != "gone"]
-        if found and all(entry.distrusted for entry in found):
-            raise StoreError(f"{self._blobs!r} cannot be used: {found[-1].reason}. {_KEYS}")
-        return found
+        entries = [entry for entry in self._read.values() if entry.kind != "gone"]
+        if entries and all(entry.distrusted for entry in entries):
+            raise StoreError(f"{self._blobs!r} cannot be used: {entries[-1].reason}. {_KEYS}")
+        return entries
 
     def index(self, entries: Sequence[Entry]) -> None:
         """Let the next reader of the log skip entries that no longer matter, if there are many.
@@ -304,8 +304,10 @@ class ManifestLog:
         """The newest slot of this lease; found in the log if this process has not written it."""
         if lease not in self._newest_known:
             last = self.entries()[-1]
-            ours = last.lease == lease.number and (last.kind != "lease" or last.slot == lease.slot)
-            if not ours:
+            is_held = last.lease == lease.number and (
+                last.kind != "lease" or last.slot == lease.slot
+            )
+            if not is_held:
                 raise self._lost(lease, last)
             self._newest_known[lease] = last.slot
         return self._newest_known[lease]

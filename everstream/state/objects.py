@@ -53,10 +53,10 @@ class ObjectRef:
 
 # Everything that outlives a run names its format. An older Everstream must not take a newer format for
 # damage: it would fall back to an older checkpoint, or end a log early, and not report the loss.
-def check_format(what: str, found: int, known: int) -> None:
+def check_format(what: str, version: int, known: int) -> None:
     """Raise a StoreError if `what` is in a format that came after the newest one known here."""
-    if found > known:
+    if version > known:
         raise StoreError(
-            f"{what} has format {found}, and this Everstream reads up to format {known}: it was "
+            f"{what} has format {version}, and this Everstream reads up to format {known}: it was "
             "written by a newer one. Use that one, or give this run another store."
         )

@@ -89,8 +89,8 @@ def checked_name(name: str) -> str:
 def savepoints_in(store: CheckpointStore) -> list[Savepoint]:
     """All savepoints, by name."""
     ends = f"/{MANIFEST}"
-    found = (path for path in store.blobs.list(SAVEPOINTS) if path.endswith(ends))
-    return [savepoint(store, path[len(SAVEPOINTS) : -len(ends)]) for path in found]
+    paths = (path for path in store.blobs.list(SAVEPOINTS) if path.endswith(ends))
+    return [savepoint(store, path[len(SAVEPOINTS) : -len(ends)]) for path in paths]
 
 
 def savepoint(store: CheckpointStore, name: str) -> Savepoint:
@@ -98,7 +98,7 @@ def savepoint(store: CheckpointStore, name: str) -> Savepoint:
     try:
         text = store.blobs.read(_path(checked_name(name), MANIFEST))
     except FileNotFoundError:
-        there = ", ".join(found.name for found in savepoints_in(store)) or "none"
+        there = ", ".join(other.name for other in savepoints_in(store)) or "none"
         raise UserError(
             f"there is no savepoint '{name}' in {store.blobs!r}; it has: {there}."
         ) from None
@@ -159,8 +159,8 @@ def objects_in(store: CheckpointStore, kept: Savepoint) -> Iterator[tuple[Object
 def put_back(source: CheckpointStore, kept: Savepoint, target: CheckpointStore) -> None:
     """Copy the objects of a savepoint into a store, so that a manifest may name them."""
     for ref, data in objects_in(source, kept):
-        found = target.put(ref.name, data)
-        assert found == ref
+        copied = target.put(ref.name, data)
+        assert copied == ref
 
 
 def delete_savepoint(store: CheckpointStore, name: str) -> None:
@@ -224,13 +224,13 @@ def _object_path(name: str, ref: ObjectRef) -> str:
 # against the manifest, object by object, before any of it counts.
 FIRST = "savepoint.json"
 
-Told = Callable[[ObjectRef], None]
+OnObject = Callable[[ObjectRef], None]
 
 
 def export_savepoint(
-    store: CheckpointStore, kept: Savepoint, file: str | os.PathLike[str], told: Told
+    store: CheckpointStore, kept: Savepoint, file: str | os.PathLike[str], notify: OnObject
 ) -> None:
-    """Write it to a file, which appears only when it is complete. `told` is called for each object.
+    """Write it to a file, which appears only when it is complete. `notify` is called for each object.
 
     Only the owner can read the file, because it holds the state in plain form.
     """
@@ -247,7 +247,7 @@ def export_savepoint(
         _add(archive, FIRST, json.dumps(head).encode())
         for ref, data in objects_in(store, kept):
             _add(archive, ref.name, data)
-            told(ref)
+            notify(ref)
     with unfinished.open("rb") as whole:
         os.fsync(whole.fileno())
     unfinished.rename(path)
@@ -258,7 +258,7 @@ def _for_the_owner(path: str, flags: int) -> int:
 
 
 def import_savepoint(
-    store: CheckpointStore, file: str | os.PathLike[str], name: str | None, told: Told
+    store: CheckpointStore, file: str | os.PathLike[str], name: str | None, notify: OnObject
 ) -> Savepoint:
     """Put the savepoint of such a file into a store, under its own name or another."""
     try:
@@ -273,7 +273,7 @@ def import_savepoint(
             while (member := archive.next()) is not None:
                 data = _content(archive, member)
                 incoming.add(member.name, data)
-                told(ObjectRef.of(member.name, data))
+                notify(ObjectRef.of(member.name, data))
             incoming.finish()
     except (tarfile.TarError, ValueError, KeyError) as error:
         raise StoreError(f"'{file}' is no complete savepoint: {error}") from None
@@ -289,8 +289,8 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    found = archive.extractfile(member)
-    data = found.read() if found is not None else b""
+    stream = archive.extractfile(member)
+    data = stream.read() if stream is not None else b""
     if len(data) != member.size:
         raise tarfile.ReadError(f"it ends in the middle of '{member.name}'")
     return data

@@ -37,9 +37,9 @@ class Forged(StoreError):
 class StoreKey:
     """The key of a store: its first word signs, and each of its words verifies."""
 
-    def __init__(self, words: Sequence[bytes]) -> None:
-        self._words = {_name_of(word): word for word in words}
-        self._signing = next(iter(self._words))
+    def __init__(self, secrets: Sequence[bytes]) -> None:
+        self._secrets = {_name_of(word): word for word in secrets}
+        self._signing = next(iter(self._secrets))
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "StoreKey":
@@ -55,13 +55,13 @@ class StoreKey:
             raise UserError(
                 f"the store key '{path}' is readable by others (mode {mode:04o}): chmod 600 it."
             )
-        words = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
-        if not words or any(len(word) < SHORTEST for word in words):
+        secrets = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+        if not secrets or any(len(word) < SHORTEST for word in secrets):
             raise UserError(
                 f"the store key '{path}' must hold at least {SHORTEST} characters in each line. "
                 f"{MAKE_ONE}"
             )
-        return cls([word.encode() for word in words])
+        return cls([word.encode() for word in secrets])
 
     @classmethod
     def given(cls, path: str | os.PathLike[str] | None) -> "StoreKey | None":
@@ -77,27 +77,27 @@ class StoreKey:
 
     def words(self) -> list[str]:
         """To be sent only where no one without access to the key can read it."""
-        return [word.decode() for word in self._words.values()]
+        return [word.decode() for word in self._secrets.values()]
 
     def head(self, path: str, data: Data) -> bytes:
         """The header of these bytes where they are stored under this name."""
         name = self._signing
-        return b"everstream signed 1 %s %s\n" % (name, _mac(self._words[name], path, data))
+        return b"everstream signed 1 %s %s\n" % (name, _mac(self._secrets[name], path, data))
 
     def opened(self, path: str, data: bytes) -> bytes:
         """The content that was signed under this name; raises Forged if the signature is wrong."""
-        found = _HEAD.match(data)
-        if found is None:
+        match = _HEAD.match(data)
+        if match is None:
             other = _ANY_HEAD.match(data)
             if other is None:
                 raise Forged(f"'{path}' is not signed")
             # This number is not authenticated: it may be damage, and a copy may be complete.
             number = other[1].decode()
             raise Forged(f"'{path}' is signed in format {number}, perhaps by a newer Everstream")
-        if found[1] not in self._words:
+        if match[1] not in self._secrets:
             raise Forged(f"'{path}' is signed with another key")
         content = data[HEAD_BYTES:]
-        if not hmac.compare_digest(_mac(self._words[found[1]], path, content), found[2]):
+        if not hmac.compare_digest(_mac(self._secrets[match[1]], path, content), match[2]):
             raise Forged(f"the signature of '{path}' does not match")
         return content
 

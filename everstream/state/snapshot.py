@@ -45,7 +45,7 @@ SavedPart: TypeAlias = tuple[Any, Any]
 NO_VERSIONS: Final[Mapping[StoreId, int]] = {}
 
 
-class Capture:
+class CapturedState:
     """The state of one instant, detached from the shard: later changes do not show in it.
 
     `slices` are the unsaved parts of its large stores; without them it is complete. `frozen` are
@@ -135,7 +135,7 @@ class _Base:
 class ShardState:
     """All state of one shard: the key stores of its operators, by operator and name.
 
-    Everything but `Capture.encode` and `Capture.save_files` belongs to the shard's own thread.
+    Everything but `CapturedState.encode` and `CapturedState.save_files` belongs to the shard's own thread.
     """
 
     def __init__(self, space: DiskSpace | None = None) -> None:
@@ -143,8 +143,8 @@ class ShardState:
         self._space = space
         self._stores: dict[StoreId, StateBackend[Any, Any]] = {}
         self._base: _Base | None = None
-        self._under_way: dict[int, Capture] = {}
-        self._sliced: list[Capture] = []
+        self._under_way: dict[int, CapturedState] = {}
+        self._sliced: list[CapturedState] = []
         """Captures that are incomplete, oldest first."""
         self._layered: dict[StoreId, StateBackend[Any, Any]] = {}
         """Stores whose dict is frozen under later changes."""
@@ -185,7 +185,7 @@ class ShardState:
             return None
         return base.full_size_bytes + base.deltas_size_bytes + base.files_size_bytes
 
-    def capture(self, extras: Mapping[str, Any], *, in_slices: bool = False) -> Capture:
+    def capture(self, extras: Mapping[str, Any], *, in_slices: bool = False) -> CapturedState:
         """Everything as it is now. `extras` (offsets, transactions) must not change in place.
 
         With `in_slices` it may be incomplete: then call `save_slice` until it is complete.
@@ -211,7 +211,7 @@ class ShardState:
         )
         slices = {i: part.slices for i, part in present.items() if part.slices is not None}
         frozen = {i: part.files for i, part in present.items() if part.files is not None}
-        capture = Capture(kind, self._sequence, self._lineage, chain, content, slices, frozen)
+        capture = CapturedState(kind, self._sequence, self._lineage, chain, content, slices, frozen)
         self._under_way[self._sequence] = capture
         if not capture.whole:
             self._sliced.append(capture)
@@ -245,7 +245,7 @@ class ShardState:
                 del self._layered[store_id]
             return
 
-    def mark_durable(self, capture: Capture, ref: ObjectRef) -> tuple[ObjectRef, ...]:
+    def mark_durable(self, capture: CapturedState, ref: ObjectRef) -> tuple[ObjectRef, ...]:
         """This capture is stored under `ref`. Returns the objects that restore it, in order.
 
         A capture overtaken by a later one builds on what was durable when it was taken.
@@ -262,7 +262,7 @@ class ShardState:
             store.mark_durable(capture.sequence, capture.frozen.get(store_id))
         return chain
 
-    def mark_failed(self, capture: Capture) -> None:
+    def mark_failed(self, capture: CapturedState) -> None:
         """This capture will never be durable; its content goes into the next one."""
         if capture.lineage != self._lineage:
             return
@@ -325,11 +325,11 @@ class ShardState:
 
     def sizes(self) -> dict[str, tuple[int, int]]:
         """Operator -> its keys, and their approximate size in memory."""
-        found: dict[str, tuple[int, int]] = {}
+        sizes: dict[str, tuple[int, int]] = {}
         for (operator, _), store in self._stores.items():
-            keys, about_bytes = found.get(operator, (0, 0))
-            found[operator] = (keys + store.size_hint, about_bytes + store.memory_hint)
-        return found
+            keys, about_bytes = sizes.get(operator, (0, 0))
+            sizes[operator] = (keys + store.size_hint, about_bytes + store.memory_hint)
+        return sizes
 
     def close(self) -> None:
         """Leave nothing on the local disk."""
@@ -414,7 +414,7 @@ class ShardState:
                 self._layered[store_id] = store
         return parts
 
-    def _settle(self, capture: Capture) -> None:
+    def _settle(self, capture: CapturedState) -> None:
         if self._under_way.pop(capture.sequence, None) is None:
             raise InternalError(
                 f"capture {capture.sequence} was marked durable or failed a second time"

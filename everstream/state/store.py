@@ -282,10 +282,10 @@ class CheckpointStore:
 
     def _remove_manifests(self, entries: Iterable[Entry]) -> list[Manifest]:
         """Remove the manifests among these entries, and return them."""
-        found = [e for e in entries if e.kind == "checkpoint"]
-        for entry in found:
+        checkpoints = [e for e in entries if e.kind == "checkpoint"]
+        for entry in checkpoints:
             self._log.remove(entry.slot)
-        return [Manifest(entry.slot, entry.lease, entry.body) for entry in found]
+        return [Manifest(entry.slot, entry.lease, entry.body) for entry in checkpoints]
 
     def _require_lease(self) -> None:
         if self._lease is not None:

@@ -108,8 +108,8 @@ def _private_folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"everstream-locks-{os.getuid()}"
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise EnvironmentFault(
             f"'{folder}' is not a folder that only you can enter: another user created it, or it "
             "is open to others. Remove it, or set TMPDIR to a folder that belongs to you."

@@ -16,14 +16,14 @@ from typing import Literal, TypeAlias
 from everstream.core.permits import permit
 from everstream.errors import EverstreamError, UserError
 from everstream.pipeline.sink import Committable, Delivery, Writer
-from everstream.testing.sink_world import OPERATOR, PIPELINE, World
+from everstream.testing.sink_world import OPERATOR, PIPELINE, SinkUnderTest
 
 TOUR = (2, 3, 1, 4)
 """Numbers of shards: more, fewer, and numbers that come back."""
 BATCHES = 3
 Crash: TypeAlias = Literal["none", "before recover", "in recover", "after recover", "in commit"]
 CRASHES: tuple[Crash, ...] = ("in commit", "in recover", "after recover", "before recover", "none")
-Scenario: TypeAlias = tuple[str, Callable[[World], None]]
+Scenario: TypeAlias = tuple[str, Callable[[SinkUnderTest], None]]
 
 
 def rescalings(delivery: Delivery, max_shards: int | None) -> list[Scenario]:
@@ -47,7 +47,7 @@ def tours() -> Iterator[Scenario]:
 class _Shards:
     """All shards of one generation, and the content of their newest checkpoint."""
 
-    world: World
+    world: SinkUnderTest
     number: int
     generation: int
     writers: dict[int, Writer] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class _Shards:
         return self.world.open(self.generation, shard=shard, shards=shards)
 
 
-def _rescale(world: World, crashes: list[Crash], haunted: bool) -> None:
+def _rescale(world: SinkUnderTest, crashes: list[Crash], haunted: bool) -> None:
     shards = _Shards(world, TOUR[0], 1)
     shards.recover(None, 0)
     zombies: _Shards | None = None
@@ -131,7 +131,7 @@ def _rescale(world: World, crashes: list[Crash], haunted: bool) -> None:
 
 
 def _commit(
-    world: World,
+    world: SinkUnderTest,
     shards: _Shards,
     checkpoint: int,
     shown: list[int],
@@ -149,7 +149,7 @@ def _commit(
 
 
 def _succeed(
-    world: World,
+    world: SinkUnderTest,
     earlier: _Shards,
     number: int,
     checkpoint: int,
@@ -175,7 +175,7 @@ def _succeed(
     return heirs
 
 
-def _starts_over(world: World) -> None:
+def _starts_over(world: SinkUnderTest) -> None:
     """A fresh start sees the output of every number that was ever used."""
     first, second = _Shards(world, 3, 1), _Shards(world, 1, 2)
     first.recover(None, 0)
@@ -195,7 +195,7 @@ def _starts_over(world: World) -> None:
     world.must_show([] if world.takes_back else shown, "after start_fresh with replace")
 
 
-def _shows_once_though_other_shards_write_again(world: World) -> None:
+def _shows_once_though_other_shards_write_again(world: SinkUnderTest) -> None:
     earlier: _Shards | None = None
     for generation, number in enumerate((2, 3, 1, 2), start=1):
         shards = _Shards(world, number, generation)

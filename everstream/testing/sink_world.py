@@ -21,7 +21,7 @@ PIPELINE, OPERATOR = "suite", "out"
 
 
 @dataclass
-class World:
+class SinkUnderTest:
     """One sink with its own location, and all the writers that ever opened it."""
 
     make_sink: MakeSink
@@ -81,10 +81,10 @@ class World:
         return transaction
 
 
-class Life:
+class SinkGeneration:
     """One generation that follows the script until it is stopped."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SinkUnderTest) -> None:
         self.world = world
         self.writer = world.start(1)
         self.prepared: dict[int, Committable] = {}

@@ -26,7 +26,14 @@ from everstream.errors import EverstreamError, UserError
 from everstream.pipeline.batch import Batch, records_of
 from everstream.pipeline.sink import Committable, Delivery
 from everstream.testing.sink_rescaling import rescalings
-from everstream.testing.sink_world import OPERATOR, PIPELINE, Life, MakeSink, ReadBack, World
+from everstream.testing.sink_world import (
+    OPERATOR,
+    PIPELINE,
+    MakeSink,
+    ReadBack,
+    SinkGeneration,
+    SinkUnderTest,
+)
 
 CHECKPOINTS = (1, 2, 3)
 SCRIPT = ["w1", "p1", "s1", "w2", "c1", "p2", "s2", "c2", "c2", "w3", "p3", "s3", "c3", "c2", "c3"]
@@ -62,7 +69,7 @@ def check_sink(
         scenarios += rescalings(sink.delivery, sink.max_shards)[::every]
         for number, (name, scenario) in enumerate(scenarios, start=1):
             place = f"{folder}/{number}"
-            world = World(
+            world = SinkUnderTest(
                 make_sink, read_back, place, batches or default_batches(), name, takes_back
             )
             world.sink().check()
@@ -71,12 +78,12 @@ def check_sink(
             world.close()
 
 
-def _scenarios(delivery: Delivery) -> list[tuple[str, Callable[[World], None]]]:
+def _scenarios(delivery: Delivery) -> list[tuple[str, Callable[[SinkUnderTest], None]]]:
     if delivery is Delivery.AT_LEAST_ONCE:
         return [("at-least-once", _shows_what_was_written)]
     if delivery is Delivery.IDEMPOTENT:
         return [("idempotent", _shows_records_once_though_written_twice)]
-    plain: list[Callable[[World], None]] = [
+    plain: list[Callable[[SinkUnderTest], None]] = [
         _nothing_written_gives_no_transaction,
         _abort_forgets,
         _permit_must_cover_the_checkpoint,
@@ -92,7 +99,7 @@ def _scenarios(delivery: Delivery) -> list[tuple[str, Callable[[World], None]]]:
     return [*named, *_crashes(), *_held_back()]
 
 
-def _another_process_commits_what_tasks_have_prepared(world: World) -> None:
+def _another_process_commits_what_tasks_have_prepared(world: SinkUnderTest) -> None:
     """As in micro-batches: only the driver recovers and commits, and a task may have a twin."""
     driver = world.start(1)
     for checkpoint in CHECKPOINTS:
@@ -110,7 +117,7 @@ def _another_process_commits_what_tasks_have_prepared(world: World) -> None:
     world.must_show(CHECKPOINTS, "after the next driver has recovered")
 
 
-def _crashes() -> Iterator[tuple[str, Callable[[World], None]]]:
+def _crashes() -> Iterator[tuple[str, Callable[[SinkUnderTest], None]]]:
     """A crash after every prefix of the script, in each way that makes a difference there."""
     for steps in range(len(SCRIPT) + 1):
         done = SCRIPT[:steps]
@@ -125,8 +132,8 @@ def _crashes() -> Iterator[tuple[str, Callable[[World], None]]]:
             yield name, partial(_crash, steps=steps, zombie=zombie, held=held, others=others)
 
 
-def _crash(world: World, steps: int, zombie: str, held: str, others: str) -> None:
-    life = Life(world)
+def _crash(world: SinkUnderTest, steps: int, zombie: str, held: str, others: str) -> None:
+    life = SinkGeneration(world)
     for what in SCRIPT[:steps]:
         life.step(what)
     # If another shard had not persisted the newest checkpoint, an older one is restored.
@@ -158,15 +165,15 @@ def _crash(world: World, steps: int, zombie: str, held: str, others: str) -> Non
     world.must_show(CHECKPOINTS, "at the end")
 
 
-def _held_back() -> Iterator[tuple[str, Callable[[World], None]]]:
+def _held_back() -> Iterator[tuple[str, Callable[[SinkUnderTest], None]]]:
     """Restores of a checkpoint that is not stable yet, as with uncoordinated checkpoints."""
     for restored, zombie, again in product((2, 3), ("silent", "active"), ("once", "twice")):
         name = f"checkpoint {restored} restored {again} with a permit for 1, zombie {zombie}"
         yield name, partial(_hold_back, restored=restored, zombie=zombie, again=again)
 
 
-def _hold_back(world: World, restored: int, zombie: str, again: str) -> None:
-    life = Life(world)
+def _hold_back(world: SinkUnderTest, restored: int, zombie: str, again: str) -> None:
+    life = SinkGeneration(world)
     for what in ("w1", "p1", "s1", "c1", "w2", "p2", "s2", "w3", "p3", "s3"):
         life.step(what)
     given = life.restored(restored, only_uncommitted=False)
@@ -196,7 +203,7 @@ def _hold_back(world: World, restored: int, zombie: str, again: str) -> None:
     world.must_show(CHECKPOINTS, "at the end")
 
 
-def _nothing_written_gives_no_transaction(world: World) -> None:
+def _nothing_written_gives_no_transaction(world: SinkUnderTest) -> None:
     writer = world.start(1)
     assert writer.prepare(1) is None, f"{world.scenario}: prepare gave a transaction"
     writer.write(world.batches[1][:0])
@@ -205,7 +212,7 @@ def _nothing_written_gives_no_transaction(world: World) -> None:
     world.must_show([3], "after a checkpoint with records")
 
 
-def _abort_forgets(world: World) -> None:
+def _abort_forgets(world: SinkUnderTest) -> None:
     writer = world.start(1)
     world.prepare(writer, 1).abort()
     transaction = world.prepare(writer, 2)
@@ -216,7 +223,7 @@ def _abort_forgets(world: World) -> None:
     world.must_show([3], "after two aborts and a commit")
 
 
-def _permit_must_cover_the_checkpoint(world: World) -> None:
+def _permit_must_cover_the_checkpoint(world: SinkUnderTest) -> None:
     transaction = world.prepare(world.start(1), 2)
     transaction.persist()
     try:
@@ -227,7 +234,7 @@ def _permit_must_cover_the_checkpoint(world: World) -> None:
     raise AssertionError(f"{world.scenario}: committed checkpoint 2 with a permit for 1")
 
 
-def _persist_and_commit_run_beside_the_writer(world: World) -> None:
+def _persist_and_commit_run_beside_the_writer(world: SinkUnderTest) -> None:
     writer = world.start(1)
 
     def finish(transaction: Committable) -> None:
@@ -244,7 +251,7 @@ def _persist_and_commit_run_beside_the_writer(world: World) -> None:
     world.must_show(CHECKPOINTS, "after commits on another thread")
 
 
-def _rewinding_removes_committed_output(world: World) -> None:
+def _rewinding_removes_committed_output(world: SinkUnderTest) -> None:
     writer = world.start(1)
     transactions = [world.commit_next(writer, checkpoint) for checkpoint in CHECKPOINTS]
     heir = world.open(2)
@@ -261,7 +268,7 @@ def _rewinding_removes_committed_output(world: World) -> None:
     world.must_show([1, 2], "after resuming from checkpoint 1")
 
 
-def _late_starter_changes_nothing(world: World) -> None:
+def _late_starter_changes_nothing(world: SinkUnderTest) -> None:
     late, later = world.open(1), world.open(1)
     writer = world.start(2)
     world.commit_next(writer, 1)
@@ -282,7 +289,7 @@ def _late_starter_changes_nothing(world: World) -> None:
     world.must_show(CHECKPOINTS, "after the newer generation committed")
 
 
-def _neighbours_are_left_alone(world: World) -> None:
+def _neighbours_are_left_alone(world: SinkUnderTest) -> None:
     others: list[dict[str, Any]] = [
         {"shard": 1},
         {"operator": "out-0000"},
@@ -304,7 +311,7 @@ def _neighbours_are_left_alone(world: World) -> None:
         world.must_show([1, 2], f"output of {other}", **other)
 
 
-def _fresh_start_asks_before_it_replaces(world: World) -> None:
+def _fresh_start_asks_before_it_replaces(world: SinkUnderTest) -> None:
     for other in ({}, {"operator": "neighbour"}):
         writer = world.start(4, **other)
         world.commit_next(writer, 1)
@@ -324,7 +331,7 @@ def _fresh_start_asks_before_it_replaces(world: World) -> None:
     world.must_show([*stays, 2], "after a fresh run")
 
 
-def _shows_what_was_written(world: World) -> None:
+def _shows_what_was_written(world: SinkUnderTest) -> None:
     writer = world.start(1)
     for checkpoint in CHECKPOINTS:
         writer.write(world.batches[checkpoint])
@@ -332,7 +339,7 @@ def _shows_what_was_written(world: World) -> None:
         world.must_show(range(1, checkpoint + 1), f"after checkpoint {checkpoint}")
 
 
-def _shows_records_once_though_written_twice(world: World) -> None:
+def _shows_records_once_though_written_twice(world: SinkUnderTest) -> None:
     for generation in (1, 2):
         writer = world.start(generation)
         for checkpoint in CHECKPOINTS:
@@ -354,7 +361,7 @@ def drifts(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 yield {**record, name: other}
 
 
-def values_that_drift_in_type_stay_what_they_are(world: World) -> None:
+def values_that_drift_in_type_stay_what_they_are(world: SinkUnderTest) -> None:
     first = records_of(world.batches[1])
     if not isinstance(first[0], Mapping):
         return

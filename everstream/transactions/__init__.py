@@ -10,7 +10,7 @@ from everstream.transactions.errors import (
     TransactionError,
 )
 from everstream.transactions.interpreter import Interpreter
-from everstream.transactions.recovery import SCHEMES, FastOptions, RecoveryReport
+from everstream.transactions.recovery import SCHEMES, FastOptions, TransactionRecovery
 from everstream.transactions.spread import recover_on_spark
 from everstream.transactions.tables import Table
 
@@ -23,11 +23,11 @@ __all__ = [
     "InputError",
     "Interpreter",
     "LogError",
-    "RecoveryReport",
     "Table",
     "Transaction",
     "TransactionEngine",
     "TransactionError",
+    "TransactionRecovery",
     "recover_on_spark",
     "transaction",
 ]

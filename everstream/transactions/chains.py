@@ -54,7 +54,7 @@ def _writes(
     width = slots.shape[0]
     written = np.empty(rows * width, np.int64)
     cell_of = np.empty(rows * width, np.int64)
-    found = 0
+    count = 0
     for i in range(rows):
         if included[i] == 0:
             continue
@@ -63,10 +63,10 @@ def _writes(
             if table_of[kind, p] < 0:
                 break
             if _is_last_write(kind, p, i, slots, table_of, is_write):
-                written[found] = i * width + p
-                cell_of[found] = slots[p, i] * tables + table_of[kind, p]
-                found += 1
-    return written[:found], cell_of[:found]
+                written[count] = i * width + p
+                cell_of[count] = slots[p, i] * tables + table_of[kind, p]
+                count += 1
+    return written[:count], cell_of[:count]
 
 
 @kernel

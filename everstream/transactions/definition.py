@@ -104,10 +104,10 @@ def _by_name(module: str, qualname: str) -> Any:
     return _within(importlib.import_module(module), qualname)
 
 
-def _within(found: Any, qualname: str) -> Any:
+def _within(value: Any, qualname: str) -> Any:
     for part in qualname.split("."):
-        found = getattr(found, part, None)
-    return found
+        value = getattr(value, part, None)
+    return value
 
 
 def transaction(

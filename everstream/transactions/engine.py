@@ -39,7 +39,7 @@ from everstream.transactions.recovery import (
     BatchRun,
     FastOptions,
     Inputs,
-    RecoveryReport,
+    TransactionRecovery,
 )
 from everstream.transactions.recovery.fast import FastRecovery
 from everstream.transactions.store import Store, open_store
@@ -266,13 +266,13 @@ class TransactionEngine:
         self.scheme.reset()
         self._broken = False
 
-    def recover(self, inputs: Inputs | None = None) -> RecoveryReport:
+    def recover(self, inputs: Inputs | None = None) -> TransactionRecovery:
         """Restore from the log after a crash; then process the events from `next_event` on again.
 
         `inputs(first, last)` returns the source's events of that range; schemes that
         replay events need it.
         """
-        report: RecoveryReport = self.scheme.recover(inputs)
+        report: TransactionRecovery = self.scheme.recover(inputs)
         self._broken = False
         return report
 
@@ -363,6 +363,6 @@ class TransactionEngine:
         self._cost_known = True
 
     def _learn_shape(self, run: BatchRun, graph: PrecedenceGraph) -> None:
-        found = dependencies_of(self.layout, run.types, run.slots, graph, self.largest_slot)
-        self.hottest_share = found.hottest_share
-        self.dependencies_per_transaction = found.temporal / max(1, len(run.types))
+        dependencies = dependencies_of(self.layout, run.types, run.slots, graph, self.largest_slot)
+        self.hottest_share = dependencies.hottest_share
+        self.dependencies_per_transaction = dependencies.temporal / max(1, len(run.types))

@@ -17,7 +17,7 @@ Event = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EventOutcome:
     """The outcome of one event: its verdict and the values its keys held, by parameter."""
 
     committed: bool
@@ -37,10 +37,10 @@ class Interpreter:
         self._only = transactions[0] if len(transactions) == 1 else None
         self._select = select
 
-    def run(self, events: Iterable[Event]) -> list[Outcome]:
+    def run(self, events: Iterable[Event]) -> list[EventOutcome]:
         return [self.run_one(event) for event in events]
 
-    def run_one(self, event: Event) -> Outcome:
+    def run_one(self, event: Event) -> EventOutcome:
         declared = self._only or self._transactions[event[self._select]]
         keys = [(key.table, event[key.column]) for key in declared.keys]
         values = [
@@ -50,12 +50,12 @@ class Interpreter:
         arguments = [reads[p] if p in reads else event[p] for p in declared.parameters]
         result = declared.function(*arguments)
         if result is ABORT:
-            return Outcome(False, reads)
+            return EventOutcome(False, reads)
         outputs = result if len(declared.writes) > 1 else (result,)
         for position, output in zip(declared.writes, outputs, strict=False):
             table, key = keys[position]
             self.tables[table.name][key] = _stored(table, output)
-        return Outcome(True, reads)
+        return EventOutcome(True, reads)
 
 
 def _stored(table: Table, value: Any) -> Any:

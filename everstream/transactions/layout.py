@@ -107,4 +107,4 @@ def _read_columns(transactions: Sequence[Transaction]) -> tuple[ReadColumn, ...]
             for field, dtype in key.table.fields.items():
                 column = (name, field if key.table.is_record else None, dtype)
                 users.setdefault(column, []).append((number, position))
-    return tuple(ReadColumn(*column, tuple(who)) for column, who in users.items())
+    return tuple(ReadColumn(*column, tuple(kinds)) for column, kinds in users.items())

@@ -83,11 +83,11 @@ def _encode_columns(columns: Columns) -> Iterator[Any]:
         yield struct.pack("<BBB", len(label), len(kind), len(shape)) + label + kind
         yield struct.pack(f"<{len(shape)}Q", *shape)
         if text:
-            words = [str(word).encode() for word in column]
-            lengths = np.array([len(word) for word in words], np.uint32)
-            yield struct.pack("<Q", sum(map(len, words)) + lengths.nbytes)
+            texts = [str(word).encode() for word in column]
+            lengths = np.array([len(word) for word in texts], np.uint32)
+            yield struct.pack("<Q", sum(map(len, texts)) + lengths.nbytes)
             yield lengths.tobytes()
-            yield from words
+            yield from texts
         else:
             yield struct.pack("<Q", column.nbytes)
             yield np.ascontiguousarray(column).data.cast("B") if column.size else b""
@@ -119,12 +119,12 @@ def _decode_columns(payload: memoryview) -> dict[str, npt.NDArray[Any]]:
 
 def _decode_text(body: memoryview, count: int) -> npt.NDArray[Any]:
     lengths = np.frombuffer(body[: 4 * count], np.uint32)
-    words = np.empty(count, object)
+    texts = np.empty(count, object)
     at = 4 * count
     for place, length in enumerate(lengths):
-        words[place] = bytes(body[at : at + int(length)]).decode()
+        texts[place] = bytes(body[at : at + int(length)]).decode()
         at += int(length)
-    return words
+    return texts
 
 
 class TransactionLog:
@@ -193,19 +193,19 @@ class TransactionLog:
         A commit counts once every stream has its block from one generation. If a commit was
         repeated after a crash, the newest complete one counts. Ends at the first gap.
         """
-        found: dict[int, list[Block]] = {}
+        blocks: dict[int, list[Block]] = {}
         for generation in sorted(set(self._generations())):
             parts = self._parts(generation)
             whole = set(parts[0]).intersection(*parts[1:])
             for first_epoch in whole:
-                found[first_epoch] = [part[first_epoch] for part in parts]
+                blocks[first_epoch] = [part[first_epoch] for part in parts]
         commits: list[list[Block]] = []
         expected = after_epoch + 1
-        while expected in found and (
-            not commits or found[expected][0].first_event == commits[-1][0].next_event
+        while expected in blocks and (
+            not commits or blocks[expected][0].first_event == commits[-1][0].next_event
         ):
-            commits.append(found[expected])
-            expected = found[expected][0].last_epoch + 1
+            commits.append(blocks[expected])
+            expected = blocks[expected][0].last_epoch + 1
         return commits
 
     def _parts(self, generation: int) -> list[dict[int, Block]]:

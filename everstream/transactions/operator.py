@@ -300,7 +300,7 @@ def tables_in(operator: Transact, state: Mapping[Any, Any]) -> dict[str, pl.Data
     store: StateBackend[Any, Any] = MemoryBackend()
     store.load(dict(state))
     engine = operator.opened(store)
-    tables = {found.table.name: found.frame() for found in engine.states}
+    tables = {table_state.table.name: table_state.frame() for table_state in engine.states}
     engine.close()
     return tables
 

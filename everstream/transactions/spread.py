@@ -10,7 +10,7 @@ from typing import Any
 
 from everstream.transactions.engine import TransactionEngine
 from everstream.transactions.errors import LogError
-from everstream.transactions.recovery import Inputs, RecoveryReport
+from everstream.transactions.recovery import Inputs, TransactionRecovery
 from everstream.transactions.recovery.fast import AfterImages, FastRecovery
 
 OpenEngine = Callable[[], TransactionEngine]
@@ -19,7 +19,7 @@ OpenInputs = Callable[[], Inputs]
 
 def recover_on_spark(
     spark: Any, open_engine: OpenEngine, open_inputs: OpenInputs, tasks: int
-) -> tuple[TransactionEngine, RecoveryReport]:
+) -> tuple[TransactionEngine, TransactionRecovery]:
     """A recovered engine, its chains replayed by `tasks` Spark tasks.
 
     `open_engine` and `open_inputs` run here and in every task, so the log and the source

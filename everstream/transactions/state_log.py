@@ -87,8 +87,8 @@ class SavedEvents:
             del self._state[key]
 
     def _keys(self) -> list[str]:
-        found = (key for key in self._state if isinstance(key, str))
-        return sorted(key for key in found if key.startswith(f"{self._KEY}-"))
+        names = (key for key in self._state if isinstance(key, str))
+        return sorted(key for key in names if key.startswith(f"{self._KEY}-"))
 
     def _number(self, key: str) -> int:
         return int(key.rpartition("-")[2])

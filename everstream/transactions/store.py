@@ -143,8 +143,8 @@ class ObjectStore(Store):
 
     def names(self) -> list[str]:
         self._filesystem.invalidate_cache()
-        found = self._filesystem.ls(self._path, detail=False)
-        return sorted(entry.rstrip("/").rsplit("/", 1)[-1] for entry in found)
+        entries = self._filesystem.ls(self._path, detail=False)
+        return sorted(entry.rstrip("/").rsplit("/", 1)[-1] for entry in entries)
 
     def delete(self, name: str) -> None:
         self._filesystem.rm(f"{self._path}/{name}", recursive=True)

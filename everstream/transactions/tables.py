@@ -135,7 +135,7 @@ class Table:
 @kernel
 def _take_changed(written: Any, count: int, out: Any) -> int:
     """Most keys are unchanged, so eight flags are checked together."""
-    found = 0
+    changed = 0
     words = written[: len(written) // 8 * 8].view(np.uint64)
     calm = np.uint64(0x0101010101010101)
     for word in range((count + 7) // 8):
@@ -144,9 +144,9 @@ def _take_changed(written: Any, count: int, out: Any) -> int:
         for slot in range(8 * word, min(8 * word + 8, count)):
             if written[slot] == _CHANGED:
                 written[slot] = _UNCHANGED
-                out[found] = slot
-                found += 1
-    return found
+                out[changed] = slot
+                changed += 1
+    return changed
 
 
 class TableState:
@@ -209,8 +209,8 @@ class TableState:
     def take_changed(self) -> npt.NDArray[np.int32]:
         """The slots that committed transactions have written since the last call."""
         out = np.empty(self.index.count, np.int32)
-        found = _take_changed(self.written, self.index.count, out)
-        return out[:found].copy()
+        count = _take_changed(self.written, self.index.count, out)
+        return out[:count].copy()
 
     def value_at(self, slot: int) -> Any:
         numbers = [column[slot].item() for column in self.columns]

@@ -60,5 +60,5 @@ def module_of(text: str, name: str = "program", **given: Any) -> dict[str, Any]:
 
 def function_of(text: str, name: str = "program", **given: Any) -> AnnotatedFunction[..., Any]:
     """The annotated function `main` of a program."""
-    found: AnnotatedFunction[..., Any] = module_of(text, name, **given)["main"]
-    return found
+    function: AnnotatedFunction[..., Any] = module_of(text, name, **given)["main"]
+    return function

@@ -8,7 +8,7 @@ import cloudpickle
 import pytest
 
 import everstream as es
-from everstream.annotations.loop import LARGEST_BATCH, READS, Pace, resumed
+from everstream.annotations.loop import LARGEST_BATCH, READS, AdaptiveBatchSize, resumed
 from everstream.connectors import Reader
 from everstream.engine.result import RunResult
 from everstream.errors import UserError
@@ -303,7 +303,7 @@ def test_something_shorter_than_before_is_noticed() -> None:
 
 def test_batches_grow_while_they_take_no_time_and_shrink_when_they_take_long() -> None:
     now = 0.0
-    pace = Pace(None, lambda: now)
+    pace = AdaptiveBatchSize(None, lambda: now)
     sizes = []
     for _ in range(READS * 10):
         now += 0.0001
@@ -313,4 +313,4 @@ def test_batches_grow_while_they_take_no_time_and_shrink_when_they_take_long() -
         now += 1.0
         sizes.append(pace.want())
     assert sizes[-1] == 1
-    assert Pace(7, lambda: now).want() == 7
+    assert AdaptiveBatchSize(7, lambda: now).want() == 7

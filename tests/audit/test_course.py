@@ -7,27 +7,27 @@ import pytest
 
 from everstream.audit.audit_plan import MAX_EXTRA_ROUNDS, Audit, Findings
 from everstream.audit.kill_plan import A_FEW
-from everstream.audit.trial import Ending, Trial
+from everstream.audit.trial import Trial, TrialResult
 from everstream.engine.faults.kills import Kill
 from tests.audit.plans import three
 
 RIGHT = {"out": list(range(600))}
 COUNTS = {"numbers": (0, 600), "count": (600, 600), "out": (600, 0)}
-FINISHED = Ending("finished", counts=COUNTS, outputs=RIGHT)
-DOUBLED = Ending("finished", counts=COUNTS, outputs={"out": [*range(600), 7]})
+FINISHED = TrialResult("finished", counts=COUNTS, outputs=RIGHT)
+DOUBLED = TrialResult("finished", counts=COUNTS, outputs={"out": [*range(600), 7]})
 
 
 class Played:
     """Every run ends as `play` says; kills happen unless it is told that they do not."""
 
-    def __init__(self, play: Callable[[Trial], Ending], happening: int = A_FEW) -> None:
+    def __init__(self, play: Callable[[Trial], TrialResult], happening: int = A_FEW) -> None:
         self.play = play
         self.happening = happening
         self.trials: list[Trial] = []
         self.drawn_kills: list[str] = []
         self.instead: list[int] = []
 
-    def perform(self, trial: Trial) -> Ending:
+    def perform(self, trial: Trial) -> TrialResult:
         self.trials.append(trial)
         for kill in trial.kills[: self.happening]:
             trial.end_gate.on_kill(Kill.parse(kill))
@@ -92,14 +92,14 @@ def test_without_a_single_kill_nothing_was_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ending", "interrupted"),
     [
-        (Ending("failed", error="disk full"), False),
-        (Ending("stopped", timed_out=True), False),
-        (Ending("stopped"), True),
-        (Ending("killed"), True),
+        (TrialResult("failed", error="disk full"), False),
+        (TrialResult("stopped", timed_out=True), False),
+        (TrialResult("stopped"), True),
+        (TrialResult("killed"), True),
     ],
 )
 def test_a_run_that_does_not_finish_ends_the_audit_and_if_interrupted_there_is_no_verdict(
-    tmp_path: Path, ending: Ending, interrupted: bool
+    tmp_path: Path, ending: TrialResult, interrupted: bool
 ) -> None:
     stage = Played(lambda trial: ending if trial.kills else FINISHED)
     findings = audited(stage, tmp_path, kills=A_FEW + 1)
@@ -110,6 +110,6 @@ def test_a_run_that_does_not_finish_ends_the_audit_and_if_interrupted_there_is_n
 
 
 def test_nothing_is_killed_if_the_undisturbed_run_does_not_finish(tmp_path: Path) -> None:
-    stage = Played(lambda _: Ending("failed", error="no such file"))
+    stage = Played(lambda _: TrialResult("failed", error="no such file"))
     assert not audited(stage, tmp_path).passed
     assert stage.names == ["undisturbed"]

@@ -1,6 +1,6 @@
 """The kills of an audit: drawn from the seed alone, possible in the plan, of every kind."""
 
-from everstream.audit.kill_plan import A_FEW, KillPlan, Target, targets_of
+from everstream.audit.kill_plan import A_FEW, KillSchedule, Target, targets_of
 from everstream.core.fault_points import Point
 from everstream.engine.faults.kills import Kill
 from tests.audit.plans import plan_of_three
@@ -13,7 +13,7 @@ def targets(drivers: bool = False) -> list[Target]:
 
 
 def kills(count: int, seed: int, drivers: bool = False) -> list[Kill]:
-    rounds = KillPlan(targets(drivers), seed).rounds(count)
+    rounds = KillSchedule(targets(drivers), seed).rounds(count)
     return [Kill.parse(text) for drawn in rounds for text in drawn]
 
 
@@ -23,7 +23,7 @@ def test_the_same_seed_draws_the_same_kills_and_another_seed_others() -> None:
 
 
 def test_as_many_as_asked_for_are_drawn_a_few_for_each_run_and_all_different_in_it() -> None:
-    rounds = KillPlan(targets(), 7).rounds(12)
+    rounds = KillSchedule(targets(), 7).rounds(12)
     assert [len(drawn) for drawn in rounds] == [A_FEW, A_FEW, 2]
     assert all(len(set(drawn)) == len(drawn) for drawn in rounds)
 

@@ -47,16 +47,16 @@ class HangingFileSystem(AbstractFileSystem):
         return self.local.cat_file(path)
 
     def find(self, path: str, *arguments: Any, **options: Any) -> Any:
-        found = self.local.find(self._strip_protocol(path))
-        return [name for name in found if not name.endswith(".tmp")]
+        names = self.local.find(self._strip_protocol(path))
+        return [name for name in names if not name.endswith(".tmp")]
 
     def rm_file(self, path: str) -> None:
         self.local.rm_file(self._strip_protocol(path))
 
 
 def wait_at_the_pipe(verb: str, path: str) -> None:
-    folder, found, rest = path.partition("/store/")
-    assert found, path
+    folder, separator, rest = path.partition("/store/")
+    assert separator, path
     pipe = f"{folder}/hang/{verb}-{rest.partition('/')[0]}"
     try:
         os.close(os.open(pipe, os.O_RDONLY))  # blocks until the other end is opened

@@ -74,14 +74,14 @@ class Copying:
             places = [TopicPartition(self._out, number) for number in range(PARTITIONS)]
             consumer.assign(places)
             ends = consumer.end_offsets(places)
-            found: list[tuple[str, int]] = []
+            counts: list[tuple[str, int]] = []
             while any(consumer.position(place) < ends[place] for place in places):
                 for messages in consumer.poll(timeout_ms=200).values():
                     for message in messages:
                         record = json.loads(message.value)
                         assert message.key == record["key"].encode()
-                        found.append((record["key"], record["count"]))
-            return found
+                        counts.append((record["key"], record["count"]))
+            return counts
         finally:
             consumer.close()
 
@@ -90,11 +90,11 @@ class Copying:
         wanted: dict[str, int] = {}
         for key in self._keys:
             wanted[key] = wanted.get(key, 0) + 1
-        found: dict[str, list[int]] = {}
+        counts: dict[str, list[int]] = {}
         for key, count in self.committed():
-            found.setdefault(key, []).append(count)
+            counts.setdefault(key, []).append(count)
         return [
-            f"key {key}: {found.get(key, [])[:20]} is not 1 to {times}"
+            f"key {key}: {counts.get(key, [])[:20]} is not 1 to {times}"
             for key, times in wanted.items()
-            if found.get(key) != list(range(1, times + 1))
-        ] + [f"key {key} was never sent" for key in found.keys() - wanted.keys()]
+            if counts.get(key) != list(range(1, times + 1))
+        ] + [f"key {key} was never sent" for key in counts.keys() - wanted.keys()]

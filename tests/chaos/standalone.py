@@ -56,16 +56,16 @@ def _launch(folder: Path, kind: str, *arguments: str) -> "subprocess.Popen[str]"
     )
 
 
-def said_by(process: "subprocess.Popen[str]", words: str) -> str:
+def said_by(process: "subprocess.Popen[str]", phrase: str) -> str:
     """What follows these words in what a process says, once it does; the rest is let pass."""
     assert process.stdout is not None
     heard = ""
     for line in process.stdout:
         heard += line
-        if words in line:
+        if phrase in line:
             threading.Thread(target=process.stdout.read, daemon=True).start()
-            return line.split(words, 1)[1]
-    raise AssertionError(f"never said {words!r}:\n{heard}")
+            return line.split(phrase, 1)[1]
+    raise AssertionError(f"never said {phrase!r}:\n{heard}")
 
 
 def end_tree(process: psutil.Process) -> None:

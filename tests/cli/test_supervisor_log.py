@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from everstream.cli.runs.supervisor_log import SupervisorLog
-from everstream.cli.views.messages import Failed, Fault, Finished, Opened, Told
+from everstream.cli.views.messages import DriverFailed, DriverFinished, EventReported, Fault, Opened
 from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.orders import Phase
-from everstream.engine.reporting.progress import Rate
+from everstream.engine.reporting.progress import RateMeter
 from everstream.events import Killing, Note, Progressed, RunStatus
 from tests.observability.history.telling import checkpoint, run
 
@@ -18,14 +18,14 @@ def progressed(
     epoch: int = 0,
     *reports: RecoveryReport,
     taken: int | None = None,
-) -> Told:
+) -> EventReported:
     totals = {"source": records, "sink": records if taken is None else taken}
     status = RunStatus(phase, 1, records, totals, epoch, list(reports))
-    return Told(Progressed(status), at_s)
+    return EventReported(Progressed(status), at_s)
 
 
-def started(at_s: float) -> Told:
-    return Told(replace(run(), shown_once=("sink",)), at_s)
+def started(at_s: float) -> EventReported:
+    return EventReported(replace(run(), shown_once=("sink",)), at_s)
 
 
 def a_worker_failure(at_s: float) -> RecoveryReport:
@@ -62,7 +62,7 @@ def test_the_death_of_a_driver_is_reported_from_detection_to_catching_up() -> No
 def test_a_driver_killed_on_purpose_is_timed_from_the_kill() -> None:
     log = SupervisorLog()
     killing = Killing("driver", 0, "driver:0@5s", of_driver=True)
-    for message in (started(0.0), Told(killing, 1.2)):
+    for message in (started(0.0), EventReported(killing, 1.2)):
         log.hear(message)
     log.driver_died("killed by SIGKILL", 1.5)
     log.driver_died("killed by SIGKILL", 9.0)
@@ -76,16 +76,16 @@ def test_what_earlier_drivers_said_stays_in_the_result() -> None:
     first, second = a_worker_failure(1.0), a_worker_failure(9.0)
     for message in (
         Opened("p", "s", "aligned"),
-        Told(checkpoint(1, 1), 1.0),
+        EventReported(checkpoint(1, 1), 1.0),
         progressed(2.0, Phase.RUNNING, 10, 1, first),
     ):
         log.hear(message)
     log.driver_died("killed by SIGKILL", 5.0)
     for message in (
-        Told(checkpoint(2, 2), 8.0),
-        Told(Note("input", "something"), 9.0),
+        EventReported(checkpoint(2, 2), 8.0),
+        EventReported(Note("input", "something"), 9.0),
         progressed(10.0, Phase.RUNNING, 20, 2, second),
-        Finished({"pipeline": "p", "outcome": "finished", "checkpoints": [{"epoch": 2}]}),
+        DriverFinished({"pipeline": "p", "outcome": "finished", "checkpoints": [{"epoch": 2}]}),
     ):
         log.hear(message)
     result = log.to_json("finished", 0)
@@ -101,7 +101,7 @@ def test_what_earlier_drivers_said_stays_in_the_result() -> None:
 def test_a_failed_run_tells_its_error_in_the_result() -> None:
     log = SupervisorLog()
     log.hear(Opened("p", "s", "aligned"))
-    log.hear(Failed(Fault.RUN, "operator 'map' failed"))
+    log.hear(DriverFailed(Fault.RUN, "operator 'map' failed"))
     result = log.to_json("failed", 1)
     assert (result["pipeline"], result["error"], result["exit_code"]) == (
         "p",
@@ -111,7 +111,7 @@ def test_a_failed_run_tells_its_error_in_the_result() -> None:
 
 
 def test_a_rollback_does_not_make_the_rate_negative() -> None:
-    rate = Rate()
+    rate = RateMeter()
     for at_s, records in ((0.0, 0), (1.0, 500), (1.1, 200), (1.6, 300)):
         rate.add(at_s, records)
     assert rate.per_s() == 200.0

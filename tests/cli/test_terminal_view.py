@@ -9,7 +9,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from everstream.cli.app import app
-from everstream.cli.views.messages import Told
+from everstream.cli.views.messages import EventReported
 from everstream.cli.views.screen import TerminalScreen
 from everstream.cli.views.terminal_view import Room, drawn, lasting, short, size
 from everstream.observability.history.stored import blob_name, encoded
@@ -77,7 +77,7 @@ def a_screen(width: int, height: int) -> tuple[TerminalScreen, io.StringIO]:
     )
     screen = TerminalScreen(console)
     screen.sees(busy)
-    screen.show(Told(replace(telling.run(), total_records=1_000), 0.0))
+    screen.show(EventReported(replace(telling.run(), total_records=1_000), 0.0))
     return screen, written
 
 

@@ -58,7 +58,7 @@ class ColumnPlace:
                 return Delta(self.out, **options)
         return Iceberg(iceberg_reading.NAME, iceberg_reading.catalog_in(self.out), **options)
 
-    def who(self, generation: int = 1, shard: int = 0, shards: int = 2) -> SinkShard:
+    def sink_shard(self, generation: int = 1, shard: int = 0, shards: int = 2) -> SinkShard:
         return SinkShard("values", "out", shard, shards, generation, self.store)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -93,8 +93,8 @@ class ColumnPlace:
         connection = sqlite3.connect(file)
         connection.row_factory = sqlite3.Row
         known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (self.table,))
-        found = connection.execute(f'SELECT * FROM "{self.table}"') if known.fetchall() else []
-        rows = [{n: v for n, v in dict(row).items() if n != TOKEN} for row in found]
+        cursor = connection.execute(f'SELECT * FROM "{self.table}"') if known.fetchall() else []
+        rows = [{n: v for n, v in dict(row).items() if n != TOKEN} for row in cursor]
         connection.close()
         return rows
 
@@ -103,8 +103,8 @@ class ColumnPlace:
             known = connection.execute("SELECT to_regclass(%s) AS t", (self.table,)).fetchone()
             if known is None or known["t"] is None:
                 return []
-            found = connection.execute(f'SELECT * FROM "{self.table}"').fetchall()
-        return [{n: v for n, v in row.items() if n != TOKEN} for row in found]
+            rows = connection.execute(f'SELECT * FROM "{self.table}"').fetchall()
+        return [{n: v for n, v in row.items() if n != TOKEN} for row in rows]
 
 
 def _delta(folder: Path) -> pa.Table:
@@ -127,112 +127,112 @@ def _texts(part: Path) -> Iterator[dict[str, Any]]:
     yield from table.to_pylist()
 
 
-def same(sent: Any, found: Any, kind: str, among_decimals: bool = False) -> bool:
+def same(sent: Any, stored: Any, kind: str, among_decimals: bool = False) -> bool:
     """Whether what a reader of this kind of output finds is the value that was sent.
 
     among_decimals: its column has Decimals, too, which SQLite keeps as text.
     """
     if sent is None:
-        return found is None
+        return stored is None
     if kind in IN_TEXT:
-        return isinstance(found, str) and _same_text(sent, found)
+        return isinstance(stored, str) and _same_text(sent, stored)
     if kind in IN_JSON and isinstance(sent, dict | list):
-        loaded = json.loads(found) if isinstance(found, str) else found
+        loaded = json.loads(stored) if isinstance(stored, str) else stored
         # An array of PostgreSQL has values of its own types, and JSON has text for most of them.
         return _same_nested(sent, loaded, lambda s, f: _same_json(s, f) or _same_value(s, f))
-    if kind == "sqlite" and among_decimals and isinstance(found, str):
-        return not isinstance(sent, float) and _same_text(sent, found)
+    if kind == "sqlite" and among_decimals and isinstance(stored, str):
+        return not isinstance(sent, float) and _same_text(sent, stored)
     if kind == "sqlite":
-        return _same_sqlite(sent, found)
-    return _same_value(sent, found)
+        return _same_sqlite(sent, stored)
+    return _same_value(sent, stored)
 
 
-def _same_value(sent: Any, found: Any) -> bool:
+def _same_value(sent: Any, stored: Any) -> bool:
     if isinstance(sent, dict | list):
-        return _same_nested(sent, found, _same_value)
-    if sent is None or isinstance(sent, bool) or isinstance(found, bool):
-        return type(sent) is type(found) and sent == found
+        return _same_nested(sent, stored, _same_value)
+    if sent is None or isinstance(sent, bool) or isinstance(stored, bool):
+        return type(sent) is type(stored) and sent == stored
     if isinstance(sent, float):
-        return isinstance(found, float) and _same_float(sent, found)
+        return isinstance(stored, float) and _same_float(sent, stored)
     if isinstance(sent, int | Decimal):
         decimal = isinstance(sent, Decimal)
-        return isinstance(found, Decimal if decimal else int | float | Decimal) and found == sent
+        return isinstance(stored, Decimal if decimal else int | float | Decimal) and stored == sent
     if isinstance(sent, datetime):
-        return isinstance(found, datetime) and _instant(sent) == _instant(found)
+        return isinstance(stored, datetime) and _instant(sent) == _instant(stored)
     if isinstance(sent, date):
         midnight = datetime.combine(sent, time())
-        return found == (midnight if isinstance(found, datetime) else sent)
-    return type(sent) is type(found) and sent == found
+        return stored == (midnight if isinstance(stored, datetime) else sent)
+    return type(sent) is type(stored) and sent == stored
 
 
 def _instant(moment: datetime) -> datetime:
     return moment if moment.tzinfo is None else moment.astimezone(UTC)
 
 
-def _same_float(sent: float, found: float) -> bool:
-    return sent == found or (math.isnan(sent) and math.isnan(found))
+def _same_float(sent: float, stored: float) -> bool:
+    return sent == stored or (math.isnan(sent) and math.isnan(stored))
 
 
-def _same_nested(sent: Any, found: Any, equal: Any) -> bool:
+def _same_nested(sent: Any, stored: Any, equal: Any) -> bool:
     if isinstance(sent, list):
-        whole = isinstance(found, list) and len(found) == len(sent)
-        return whole and all(_same_nested(*both, equal) for both in zip(sent, found, strict=True))
+        whole = isinstance(stored, list) and len(stored) == len(sent)
+        return whole and all(_same_nested(*both, equal) for both in zip(sent, stored, strict=True))
     if isinstance(sent, dict):
         # A field that only others have is None.
-        whole = isinstance(found, dict) and sent.keys() <= found.keys()
-        return whole and all(_same_nested(sent.get(n), v, equal) for n, v in found.items())
-    return bool(equal(sent, found))
+        whole = isinstance(stored, dict) and sent.keys() <= stored.keys()
+        return whole and all(_same_nested(sent.get(n), v, equal) for n, v in stored.items())
+    return bool(equal(sent, stored))
 
 
-def _same_json(sent: Any, found: Any) -> bool:
+def _same_json(sent: Any, stored: Any) -> bool:
     if isinstance(sent, str) or sent is None or isinstance(sent, bool):
-        return type(sent) is type(found) and sent == found
-    if isinstance(sent, float) and type(found) in (int, float):
-        return sent == float(found)  # jsonb writes all digits of a large one, without a point
-    if isinstance(sent, int | float) and not isinstance(found, str):
-        return type(found) in (int, float) and sent == found
+        return type(sent) is type(stored) and sent == stored
+    if isinstance(sent, float) and type(stored) in (int, float):
+        return sent == float(stored)  # jsonb writes all digits of a large one, without a point
+    if isinstance(sent, int | float) and not isinstance(stored, str):
+        return type(stored) in (int, float) and sent == stored
     if isinstance(sent, float):
         return False
-    return isinstance(found, str) and _same_text(sent, found)  # also of a number among Decimals
+    return isinstance(stored, str) and _same_text(sent, stored)  # also of a number among Decimals
 
 
-def _same_sqlite(sent: Any, found: Any) -> bool:
+def _same_sqlite(sent: Any, stored: Any) -> bool:
     """It has numbers, text and bytes; what else there is, is text, and a boolean 0 or 1."""
     if isinstance(sent, bool):
-        return found in (0, 1) and bool(found) is sent
+        return stored in (0, 1) and bool(stored) is sent
     if isinstance(sent, int | float):
-        return isinstance(found, int | float) and sent == found
+        return isinstance(stored, int | float) and sent == stored
     if isinstance(sent, str | bytes):
-        return type(sent) is type(found) and sent == found
-    return isinstance(found, str) and _same_text(sent, found)
+        return type(sent) is type(stored) and sent == stored
+    return isinstance(stored, str) and _same_text(sent, stored)
 
 
-def _same_text(sent: Any, found: str) -> bool:
+def _same_text(sent: Any, stored: str) -> bool:
     try:
-        return _read_as(sent, found)
+        return _read_as(sent, stored)
     except (ValueError, ArithmeticError):  # it is no such value
         return False
 
 
-def _read_as(sent: Any, found: str) -> bool:
+def _read_as(sent: Any, stored: str) -> bool:
     match sent:
         case bool():
-            return found == ("true" if sent else "false")
+            return stored == ("true" if sent else "false")
         case int() | Decimal():
             # Among floats it is written as one.
-            return Decimal(found) == sent or (isinstance(sent, int) and float(found) == sent)
+            return Decimal(stored) == sent or (isinstance(sent, int) and float(stored) == sent)
         case float():
-            return _same_float(sent, float(found))
+            return _same_float(sent, float(stored))
         case str():
-            return found == sent
+            return stored == sent
         case datetime():
-            return _instant(datetime.fromisoformat(_iso(found))) == _instant(sent)
+            return _instant(datetime.fromisoformat(_iso(stored))) == _instant(sent)
         case date():
-            return datetime.fromisoformat(_iso(found)) == datetime.combine(sent, time())
+            return datetime.fromisoformat(_iso(stored)) == datetime.combine(sent, time())
         case time():
-            return time.fromisoformat(found) == sent
+            return time.fromisoformat(stored) == sent
         case timedelta():
-            return found == str(sent)
+            return stored == str(sent)
     raise AssertionError(f"{sent!r} has no text that could be compared")
 
 

@@ -9,7 +9,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.manifest import ManifestEntryStatus
 
 from everstream.connectors.files.parts import owner_of
-from everstream.connectors.lake.table import Mark
+from everstream.connectors.lake.table import TableMark
 from everstream.pipeline.sink import SinkShard
 
 NAME = "lake.words"
@@ -24,7 +24,7 @@ def opened(folder: str | Path) -> Catalog:
     return load_catalog("default", **catalog_in(folder))
 
 
-def rows_of(catalog: Catalog, who: SinkShard | None = None) -> list[dict[str, Any]]:
+def rows_of(catalog: Catalog, shard: SinkShard | None = None) -> list[dict[str, Any]]:
     """The rows, of one operator or of all, read from the files with Polars."""
     try:
         table = catalog.load_table(NAME)
@@ -32,17 +32,17 @@ def rows_of(catalog: Catalog, who: SinkShard | None = None) -> list[dict[str, An
         return []
     owners: dict[str, str | None] = {}
     for snapshot in table.snapshots():
-        mark = Mark.parse(snapshot.summary.additional_properties.get("everstream"))
+        mark = TableMark.parse(snapshot.summary.additional_properties.get("everstream"))
         for manifest in snapshot.manifests(table.io):
             if manifest.added_snapshot_id == snapshot.snapshot_id:
                 for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
                     if entry.status == ManifestEntryStatus.ADDED:
                         owners[entry.data_file.file_path] = mark.owner if mark else None
-    wanted = None if who is None else owner_of(who.pipeline, who.operator)
+    wanted = None if shard is None else owner_of(shard.pipeline, shard.operator)
     paths = [task.file.file_path for task in table.scan().plan_files()]
     rows: list[dict[str, Any]] = []
     for path in paths:
         if wanted is None or owners[path] == wanted:
-            found = pl.read_parquet(path.removeprefix("file://"), hive_partitioning=False)
-            rows += found.to_dicts()
+            frame = pl.read_parquet(path.removeprefix("file://"), hive_partitioning=False)
+            rows += frame.to_dicts()
     return rows

@@ -32,32 +32,32 @@ def opened(source: Kafka, shard: int = 0, shards: int = 1) -> Reader:
 
 def read_until(reader: Reader, enough: Callable[[list[Any]], bool]) -> list[Any]:
     """Records until there are enough, or the end."""
-    found: list[Any] = []
+    records: list[Any] = []
     until_s = time.monotonic() + PATIENCE_S
-    while not enough(found):
+    while not enough(records):
         batch = reader.read()
         if isinstance(batch, EndOfStream):
             break
         if batch is None:
-            assert time.monotonic() < until_s, f"nothing more after {len(found)} records"
+            assert time.monotonic() < until_s, f"nothing more after {len(records)} records"
             time.sleep(reader.ready_in_s())
         else:
-            found += records_of(batch)
-    return found
+            records += records_of(batch)
+    return records
 
 
 def read_records(reader: Reader, count: int) -> list[Any]:
-    return read_until(reader, lambda found: len(found) >= count)
+    return read_until(reader, lambda records: len(records) >= count)
 
 
 def all_of(source: Kafka, shards: int = 1) -> list[Any]:
     """Everything, of a source that ends."""
-    found: list[Any] = []
+    records: list[Any] = []
     for shard in range(shards):
         reader = opened(source, shard, shards)
-        found += read_until(reader, lambda _: False)
+        records += read_until(reader, lambda _: False)
         reader.close()
-    return found
+    return records
 
 
 def numbers(count: int, partitions: int = 1, start: int = 0) -> Iterable[dict[str, Any]]:

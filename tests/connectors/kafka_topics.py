@@ -65,7 +65,7 @@ class Reading:
 
     def messages(self, topic: str, partitions: int = 1) -> list[Any]:
         """All messages, partition by partition."""
-        found = self._read.setdefault(topic, [])
+        messages = self._read.setdefault(topic, [])
         for number in range(partitions):
             place = TopicPartition(topic, number)
             end = self._end(place)
@@ -76,10 +76,10 @@ class Reading:
             while at < end:
                 for message in self._consumer.consume(1000, timeout=0.05):
                     if message.error() is None:
-                        found.append(message)
+                        messages.append(message)
                     at = max(at, (message.offset() or 0) + (message.error() is None))
             self._at[topic, number] = at
-        return found
+        return messages
 
     def _end(self, place: TopicPartition) -> int:
         """The end, once all transactions have come to theirs: brokers say so before all can see it."""
@@ -97,13 +97,13 @@ class Reading:
 class Tagged(es.Kafka):
     """Says in each value whose it is, so that outputs can share a topic."""
 
-    def open(self, who: SinkShard) -> Writer:  # type: ignore[override]
-        mine = f"{who.pipeline}/{who.operator}"
+    def open(self, shard: SinkShard) -> Writer:  # type: ignore[override]
+        mine = f"{shard.pipeline}/{shard.operator}"
         self._encoding = Encoding(lambda record: json.dumps({"of": mine, "record": record}))
-        return self._open_writer(who)
+        return self._open_writer(shard)
 
 
-def tagged(messages: Sequence[Any], who: SinkShard) -> list[Mapping[str, Any]]:
+def tagged(messages: Sequence[Any], shard: SinkShard) -> list[Mapping[str, Any]]:
     values = [json.loads(message.value()) for message in messages]
-    mine = f"{who.pipeline}/{who.operator}"
+    mine = f"{shard.pipeline}/{shard.operator}"
     return [value["record"] for value in values if value["of"] == mine]

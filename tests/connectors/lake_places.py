@@ -46,11 +46,13 @@ class LakePlace:
             return Delta(self.lake, **options)
         return Iceberg(iceberg_reading.NAME, iceberg_reading.catalog_in(self.lake), **options)
 
-    def who(self, generation: int = 1, shard: int = 0, operator: str = "counts") -> SinkShard:
+    def sink_shard(
+        self, generation: int = 1, shard: int = 0, operator: str = "counts"
+    ) -> SinkShard:
         return SinkShard("words", operator, shard, 2, generation, self.store)
 
     def prepared(self, batch: Batch, checkpoint: int = 1, **options: Any) -> Committable:
-        writer = self.open(**options).open(self.who())
+        writer = self.open(**options).open(self.sink_shard())
         writer.write(batch)
         transaction = writer.prepare(checkpoint)
         assert transaction is not None

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from everstream.connectors import Postgres, Sqlite
-from everstream.connectors.sql.database import CHECKPOINTS, TOKEN, WRITERS, Session
+from everstream.connectors.sql.database import CHECKPOINTS, TOKEN, WRITERS, SqlTransaction
 from everstream.connectors.sql.tables import TableSink
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.sink import Committable, Sink, SinkShard
@@ -24,22 +24,22 @@ def table_for(place: str) -> str:
     return "t" + hashlib.sha256(place.encode()).hexdigest()[:16]
 
 
-def sqlite_rows(file: Path, table: str, who: SinkShard | None = None) -> list[dict[str, Any]]:
+def sqlite_rows(file: Path, table: str, shard: SinkShard | None = None) -> list[dict[str, Any]]:
     with sqlite3.connect(file) as connection:
         connection.row_factory = sqlite3.Row
         known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,))
         if not known.fetchall():
             return []
         sql, values = f'SELECT * FROM "{table}"', ()
-        if who is not None:
+        if shard is not None:
             sql += f" WHERE {OWN.format('?')}"
-            values = (table, who.pipeline, who.operator)
+            values = (table, shard.pipeline, shard.operator)
         rows = [dict(row) for row in connection.execute(sql, values)]
     connection.close()
     return [{name: value for name, value in row.items() if name != TOKEN} for row in rows]
 
 
-def postgres_rows(dsn: str, table: str, who: SinkShard | None = None) -> list[dict[str, Any]]:
+def postgres_rows(dsn: str, table: str, shard: SinkShard | None = None) -> list[dict[str, Any]]:
     with psycopg.connect(dsn, row_factory=psycopg.rows.dict_row) as connection:
         if (
             connection.execute("SELECT to_regclass(%s) AS t", (f'"{table}"',)).fetchone()["t"]
@@ -47,9 +47,9 @@ def postgres_rows(dsn: str, table: str, who: SinkShard | None = None) -> list[di
         ):
             return []
         sql, values = f'SELECT * FROM "{table}"', ()
-        if who is not None:
+        if shard is not None:
             sql += f" WHERE {OWN.format('%s')}"
-            values = (table, who.pipeline, who.operator)
+            values = (table, shard.pipeline, shard.operator)
         rows = connection.execute(sql, values).fetchall()
     return [{name: value for name, value in row.items() if name != TOKEN} for row in rows]
 
@@ -74,7 +74,7 @@ class Place:
         """A number of the test's own, for what all tests of one server share."""
         return int(self.table[1:6], 16)
 
-    def session(self) -> AbstractContextManager[Session]:
+    def session(self) -> AbstractContextManager[SqlTransaction]:
         sink = self.sink()
         assert isinstance(sink, TableSink)
         return sink._database.session(self.table)
@@ -84,7 +84,7 @@ class Place:
             return sqlite_rows(self.file, self.table)
         return postgres_rows(self.dsn, self.table)
 
-    def who(self, generation: int = 1, shard: int = 0) -> SinkShard:
+    def sink_shard(self, generation: int = 1, shard: int = 0) -> SinkShard:
         return SinkShard("words", "counts", shard, 2, generation, f"{self.folder}/store")
 
     def execute(self, sql: str) -> None:
@@ -95,15 +95,15 @@ class Place:
 
     def select(self, sql: str) -> list[tuple[Any, ...]]:
         connection = self._connect()
-        found: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
+        rows: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
         connection.close()
-        return found
+        return rows
 
     def _connect(self) -> Any:
         return sqlite3.connect(self.file) if self.kind == "sqlite" else psycopg.connect(self.dsn)
 
     def prepared(self, batch: Batch, checkpoint: int = 1, **options: Any) -> Committable:
-        writer = self.sink(**options).open(self.who())
+        writer = self.sink(**options).open(self.sink_shard())
         writer.write(batch)
         transaction = writer.prepare(checkpoint)
         assert transaction is not None

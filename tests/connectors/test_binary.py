@@ -20,14 +20,14 @@ def line(record: Any) -> bytes:
     return json.dumps(record).encode() + b"\n"
 
 
-def who(shard: int = 0, shards: int = 1) -> SinkShard:
+def sink_shard(shard: int = 0, shards: int = 1) -> SinkShard:
     return SinkShard("video", "frames", shard, shards, 1, "unused")
 
 
 def test_binary_is_exactly_once_through_every_crash() -> None:
-    def shown(_: Any, who: SinkShard) -> Iterator[Any]:
-        folder = Path(who.store).parent / "out"
-        mine = owner_of(who.pipeline, who.operator)
+    def shown(_: Any, sink_shard: SinkShard) -> Iterator[Any]:
+        folder = Path(sink_shard.store).parent / "out"
+        mine = owner_of(sink_shard.pipeline, sink_shard.operator)
         for part in folder.glob(f"part-{mine}-????-????????-g*.bin"):
             yield from map(json.loads, part.read_text().splitlines())
 
@@ -43,14 +43,14 @@ def test_pieces_come_by_checkpoint_whatever_the_order_of_names_on_disk(tmp_path:
 
 
 def test_arrays_are_written_as_they_lie_in_memory(tmp_path: Path) -> None:
-    writer: Any = Binary(tmp_path).open(who())
+    writer: Any = Binary(tmp_path).open(sink_shard())
     assert writer.encode([np.arange(4, dtype=np.uint8), b"x"]) == b"\x00\x01\x02\x03x"
 
 
 @pytest.mark.parametrize("batch", [["text"], pl.DataFrame({"n": [1]})], ids=["text", "columns"])
 def test_what_has_no_bytes_is_refused_with_what_to_do(tmp_path: Path, batch: Any) -> None:
     with pytest.raises(UserError, match=r"encode=|Parquet"):
-        Binary(tmp_path).open(who()).write(batch)
+        Binary(tmp_path).open(sink_shard()).write(batch)
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:

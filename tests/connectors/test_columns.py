@@ -31,12 +31,12 @@ MIXED: dict[int, Batch] = {
 }
 
 
-def who(generation: int = 1) -> SinkShard:
+def sink_shard(generation: int = 1) -> SinkShard:
     return SinkShard("words", "counts", 0, 1, generation, "")
 
 
 def write(sink: Sink, *batches: Batch, checkpoint: int = 1) -> None:
-    writer = sink.open(who())
+    writer = sink.open(sink_shard())
     for batch in batches:
         writer.write(batch)
     transaction = writer.prepare(checkpoint)
@@ -51,9 +51,11 @@ def read_all(reader: Reader) -> list[Any]:
     return records
 
 
-def parts_of(ending: str, who: SinkShard) -> Iterator[Path]:
-    folder = Path(who.store).parent / "out"
-    return folder.glob(f"part-{owner_of(who.pipeline, who.operator)}-????-????????-g*{ending}")
+def parts_of(ending: str, sink_shard: SinkShard) -> Iterator[Path]:
+    folder = Path(sink_shard.store).parent / "out"
+    return folder.glob(
+        f"part-{owner_of(sink_shard.pipeline, sink_shard.operator)}-????-????????-g*{ending}"
+    )
 
 
 @pytest.mark.usefixtures("quick_disk")
@@ -61,7 +63,9 @@ def parts_of(ending: str, who: SinkShard) -> Iterator[Path]:
 def test_csv_is_exactly_once_through_every_crash(batches: dict[int, Batch]) -> None:
     check_sink(
         lambda place: Csv(f"{place}/out"),
-        lambda _, who: [row for f in parts_of(".csv", who) for row in pl.read_csv(f).to_dicts()],
+        lambda _, sink_shard: [
+            row for f in parts_of(".csv", sink_shard) for row in pl.read_csv(f).to_dicts()
+        ],
         batches=batches,
     )
 
@@ -71,8 +75,8 @@ def test_csv_is_exactly_once_through_every_crash(batches: dict[int, Batch]) -> N
 def test_parquet_is_exactly_once_through_every_crash(batches: dict[int, Batch]) -> None:
     check_sink(
         lambda place: Parquet(f"{place}/out"),
-        lambda _, who: [
-            row for f in parts_of(".parquet", who) for row in pl.read_parquet(f).to_dicts()
+        lambda _, sink_shard: [
+            row for f in parts_of(".parquet", sink_shard) for row in pl.read_parquet(f).to_dicts()
         ],
         batches=batches,
     )
@@ -343,7 +347,7 @@ def test_what_parquet_wrote_duckdb_reads_and_only_what_is_stable(tmp_path: Path)
         "inner": [{"a": 1}, {"a": None}],
     }
     write(Parquet(tmp_path), pl.DataFrame(kinds), pl.DataFrame(kinds))
-    writer = Parquet(tmp_path).open(who(2))
+    writer = Parquet(tmp_path).open(sink_shard(2))
     writer.write(pl.DataFrame(kinds))
     waiting = writer.prepare(2)
     assert waiting is not None
@@ -371,7 +375,7 @@ def test_what_csv_wrote_duckdb_reads(tmp_path: Path) -> None:
 def test_rows_that_do_not_fit_the_first_ones_are_refused_with_the_fix(
     make: Any, tmp_path: Path
 ) -> None:
-    writer = make(tmp_path).open(who())
+    writer = make(tmp_path).open(sink_shard())
     writer.write([{"n": 1, "t": None}, {"n": 2}])
     writer.write([{"t": "x", "n": 3}, {"n": 4}])
     for batch, problem in (
@@ -398,7 +402,7 @@ def test_rows_that_do_not_fit_the_first_ones_are_refused_with_the_fix(
 
 def test_nested_columns_have_no_csv_form(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"column 'l': \[1\] has no CSV form"):
-        Csv(tmp_path).open(who()).write(pl.DataFrame({"l": [[1]]}))
+        Csv(tmp_path).open(sink_shard()).write(pl.DataFrame({"l": [[1]]}))
 
 
 @pytest.mark.parametrize("make", [Csv, Parquet])
@@ -412,7 +416,7 @@ def test_both_are_opened_and_checked_as_what_they_are_asked_to_be(
     (tmp_path / "file").write_text("a\n1\n")
     for path in (tmp_path / "file", tmp_path / "*.csv"):
         with pytest.raises(UserError, match="writes into a folder"):
-            make(path).open(who())
+            make(path).open(sink_shard())
     pickle.loads(pickle.dumps(make(tmp_path / "new")))
 
 
@@ -420,7 +424,7 @@ def test_both_are_opened_and_checked_as_what_they_are_asked_to_be(
 def test_a_full_disk_is_named_with_the_folder(
     make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = make(tmp_path).open(who())
+    writer = make(tmp_path).open(sink_shard())
     writer.write([{"n": 1}])
     (pending,) = (tmp_path / PENDING).iterdir()
 

@@ -27,7 +27,7 @@ def output(
 
 
 def started(output: ColumnPlace, generation: int = 1, shard: int = 0, **options: Any) -> Writer:
-    writer = output.sink(**options).open(output.who(generation, shard))
+    writer = output.sink(**options).open(output.sink_shard(generation, shard))
     writer.recover([], permit(generation - 1))
     return writer
 
@@ -179,7 +179,7 @@ def test_types_of_a_run_that_wrote_nothing_can_be_corrected(output: ColumnPlace)
     writer.close()
     sink = output.sink(schema={"a": pl.String})
     sink.before_resume("values", "out", output.store)
-    writer = sink.open(output.who(2))
+    writer = sink.open(output.sink_shard(2))
     writer.recover([], permit(0))
     writer.write([{"a": "x"}])
     commit(writer, 1)
@@ -194,7 +194,7 @@ def test_types_of_output_that_is_there_cannot_be_changed_by_naming_others(
     commit(writer, 1)
     sink = output.sink(schema={"a": pl.Int64})
     sink.before_resume("values", "out", output.store)
-    writer = sink.open(output.who(2))
+    writer = sink.open(output.sink_shard(2))
     writer.recover([], permit(1))
     with pytest.raises(UserError, match="'a'"):
         writer.write([{"a": 4000}])

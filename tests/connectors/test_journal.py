@@ -19,7 +19,7 @@ from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import records_of
 from everstream.pipeline.operator import Context
 from everstream.pipeline.source import EndOfStream, Reader
-from everstream.runtime.stage import Stage
+from everstream.runtime.stage import ChainStage
 from everstream.state.backends.memory import MemoryBackend
 from everstream.testing.sources import check_source
 
@@ -317,7 +317,7 @@ def test_a_source_is_told_what_the_kept_checkpoints_do_not_need() -> None:
         def forget(self, offset: int) -> None:
             told.append(offset)
 
-    stage = Stage("source", Context("source", 0, 1, MemoryBackend()), reader=Telling())
+    stage = ChainStage("source", Context("source", 0, 1, MemoryBackend()), reader=Telling())
     for checkpoint in range(1, 8):
         stage.offsets.append((checkpoint, checkpoint * 10))
         if checkpoint != 5:  # its manifest could not be written

@@ -20,14 +20,14 @@ from everstream.connectors import JsonLines
 from everstream.core.permits import permit
 from everstream.errors import UserError
 from everstream.testing.sinks import default_batches
-from tests.connectors.writing import who, write_checkpoint
+from tests.connectors.writing import sink_shard, write_checkpoint
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
 
 def test_what_json_lines_wrote_it_can_read(tmp_path: Path) -> None:
     write_checkpoint(JsonLines(tmp_path), pl.DataFrame(default_batches()[1])).commit(permit(1))
-    JsonLines(tmp_path).open(who(2)).write([{"open": 1}])
+    JsonLines(tmp_path).open(sink_shard(2)).write([{"open": 1}])
     source = JsonLines(tmp_path)
     source.check()
     assert source.open(0, 1).read() == default_batches()[1]
@@ -99,7 +99,7 @@ def test_half_a_surrogate_pair_survives(tmp_path: Path) -> None:
     "record", [range(3), np.int64(5), float("nan"), [None, -inf], {(1, 2): 3}, 1j]
 )
 def test_a_record_that_json_cannot_hold_is_shown_with_the_fix(tmp_path: Path, record: Any) -> None:
-    writer = JsonLines(tmp_path).open(who())
+    writer = JsonLines(tmp_path).open(sink_shard())
     with pytest.raises(UserError, match="cannot be written as JSON") as caught:
         writer.write(["fine", {"value": record}])
     assert repr(record) in str(caught.value)
@@ -112,11 +112,11 @@ def test_a_record_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
     for _ in range(100_000):
         record = [record]
     with pytest.raises(UserError, match="a list that is nested too deeply"):
-        JsonLines(tmp_path).open(who()).write(["fine", record])
+        JsonLines(tmp_path).open(sink_shard()).write(["fine", record])
 
 
 @pytest.mark.parametrize("column", [[b"ab"], [[b"ab"]], [{"x": b"ab"}]])
 def test_a_column_that_json_cannot_hold_is_named(tmp_path: Path, column: list[Any]) -> None:
-    writer = JsonLines(tmp_path).open(who())
+    writer = JsonLines(tmp_path).open(sink_shard())
     with pytest.raises(UserError, match="column 'raw'"):
         writer.write(pl.DataFrame({"raw": column}))

@@ -15,7 +15,7 @@ from kafka.partitioner.default import murmur2
 import everstream as es
 from everstream.connectors import Delivery
 from everstream.connectors.kafka import commits
-from everstream.connectors.kafka.commits import Mark, Marks, ShardCommits, topic_of_marks
+from everstream.connectors.kafka.commits import CommitMark, Marks, ShardCommits, topic_of_marks
 from everstream.connectors.kafka.sink import KafkaTransaction
 from everstream.core.permits import permit
 from everstream.errors import ConnectorError, EverstreamError, UserError
@@ -56,7 +56,7 @@ class Place:
     def sink(self, **options: Any) -> es.Kafka:
         return es.Kafka(self.kafka.bootstrap, self.topic, **options)
 
-    def who(self, generation: int = 1, shard: int = 0) -> SinkShard:
+    def sink_shard(self, generation: int = 1, shard: int = 0) -> SinkShard:
         return SinkShard("words", "counts", shard, 2, generation, f"{self.folder}/store")
 
     def messages(self) -> list[Any]:
@@ -66,7 +66,7 @@ class Place:
         return [json.loads(message.value()) for message in self.messages()]
 
     def prepared(self, batch: Batch, checkpoint: int = 1, **options: Any) -> KafkaTransaction:
-        writer = self.sink(**options).open(self.who())
+        writer = self.sink(**options).open(self.sink_shard())
         writer.recover([], permit(0))
         writer.write(batch)
         transaction = writer.prepare(checkpoint)
@@ -158,7 +158,7 @@ def test_without_a_look_at_the_mark_messages_come_twice(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unsure_once(monkeypatch, committed=True)
-    monkeypatch.setattr(Marks, "read", lambda self, shard: Mark(1, 0))
+    monkeypatch.setattr(Marks, "read", lambda self, shard: CommitMark(1, 0))
     place.prepared([{"n": 1}]).commit(permit(1))
     assert place.values() == [{"n": 1}, {"n": 1}]
 
@@ -171,7 +171,7 @@ def commit_while_an_heir_takes_over(place: Place) -> None:
     def slowly() -> Iterator[pl.DataFrame]:
         yield from frames()
         if not heirs:
-            heirs.append(place.sink().open(place.who(2)))
+            heirs.append(place.sink().open(place.sink_shard(2)))
             heirs[0].recover([], permit(0))
 
     heirs: list[Any] = []
@@ -213,7 +213,7 @@ def test_without_a_look_at_the_generation_a_zombie_gets_through(
 def test_a_late_starter_that_fences_off_its_heir_changes_nothing(place: Place) -> None:
     transaction = place.prepared([{"n": 1}])
     assert transaction.target is not None
-    late = place.sink().open(place.who(0))
+    late = place.sink().open(place.sink_shard(0))
     with pytest.raises(ConnectorError, match="generation 0 must stop"):
         late.recover([], permit(0))
     transaction.commit(permit(1))
@@ -222,7 +222,7 @@ def test_a_late_starter_that_fences_off_its_heir_changes_nothing(place: Place) -
 
 
 def test_a_run_that_would_send_messages_again_is_refused(place: Place) -> None:
-    writer = place.sink().open(place.who())
+    writer = place.sink().open(place.sink_shard())
     writer.recover([], permit(0))
     for checkpoint in (1, 2):
         writer.write([{"n": checkpoint}])
@@ -230,7 +230,7 @@ def test_a_run_that_would_send_messages_again_is_refused(place: Place) -> None:
         assert transaction is not None
         transaction.commit(permit(checkpoint))
     with pytest.raises(UserError, match=r"up to checkpoint 2, but .* from checkpoint 1.*deletes"):
-        place.sink().open(place.who(2)).recover([], permit(1))
+        place.sink().open(place.sink_shard(2)).recover([], permit(1))
     with pytest.raises(
         UserError, match=r"up to checkpoint 2, but .* undo that: `everstream rewind"
     ):
@@ -253,9 +253,9 @@ def test_when_what_was_noted_is_gone_messages_that_may_be_there_are_not_sent_aga
     with pytest.raises(
         UserError, match=rf"unknown whether.*: the topic '{marks}'.*gone.*which deletes"
     ):
-        place.sink().open(place.who(2)).recover([pickle.loads(saved)], permit(1))
+        place.sink().open(place.sink_shard(2)).recover([pickle.loads(saved)], permit(1))
     waiting.unlink()
-    heir = place.sink().open(place.who(3))
+    heir = place.sink().open(place.sink_shard(3))
     assert not heir.recover([pickle.loads(saved)], permit(1))
     heir.write([{"n": 2}])
     following = heir.prepare(2)
@@ -316,7 +316,7 @@ def test_shards_commit_side_by_side(place: Place) -> None:
 
     def work(shard: int) -> None:
         try:
-            writer = place.sink().open(place.who(1, shard))
+            writer = place.sink().open(place.sink_shard(1, shard))
             writer.recover([], permit(0))
             for checkpoint in (1, 2, 3):
                 writer.write([{"n": 10 * shard + checkpoint}])
@@ -341,7 +341,7 @@ def test_at_least_once_messages_are_there_before_any_checkpoint_and_once_it_is_t
     sink = place.sink(delivery="at-least-once")
     assert sink.delivery is Delivery.AT_LEAST_ONCE
     sink.start_fresh("words", "counts", "", replace=False)
-    writer = sink.open(place.who())
+    writer = sink.open(place.sink_shard())
     writer.recover([], permit(0))
     writer.write([{"n": 1}])
     while not place.values():
@@ -377,7 +377,7 @@ def test_a_password_is_neither_in_what_waits_nor_in_what_is_said(place: Place) -
         assert not file.is_file() or secret.encode() not in file.read_bytes()
     wrong = place.sink(options={"security.protocol": secret})
     with pytest.raises(EverstreamError) as refused:
-        wrong.open(place.who(2)).recover([], permit(0))
+        wrong.open(place.sink_shard(2)).recover([], permit(0))
     assert secret not in str(refused.value)
 
 
@@ -407,7 +407,7 @@ def test_an_audit_has_a_topic_of_its_own_which_goes_with_it(place: Place) -> Non
     assert real.results("words", "counts", "") is None
     audit_copy.check()
     audit_copy.start_fresh("words", "counts", f"{place.folder}/store", replace=False)
-    writer = audit_copy.open(place.who())
+    writer = audit_copy.open(place.sink_shard())
     writer.recover([], permit(0))
     writer.write([{"n": 1}])
     transaction = writer.prepare(1)

@@ -22,12 +22,12 @@ def test_shards_and_restarts_share_a_delta_table_in_a_bucket(tmp_path: Path) -> 
         saved: dict[int, bytes] = {}
         errors: list[Exception] = []
 
-        def who(shard: int, generation: int) -> SinkShard:
+        def sink_shard(shard: int, generation: int) -> SinkShard:
             return SinkShard("words", "counts", shard, 2, generation, str(tmp_path / "store"))
 
         def work(shard: int) -> None:
             try:
-                writer = Delta(url, storage_options=options).open(who(shard, 1))
+                writer = Delta(url, storage_options=options).open(sink_shard(shard, 1))
                 writer.recover([], permit(0))
                 for checkpoint in (1, 2):
                     writer.write([{"shard": shard, "checkpoint": checkpoint}])
@@ -49,7 +49,7 @@ def test_shards_and_restarts_share_a_delta_table_in_a_bucket(tmp_path: Path) -> 
         assert all(SECRET.encode() not in data for data in saved.values())
         for generation in (2, 3):
             for shard in range(2):
-                heir = Delta(url, storage_options=options).open(who(shard, generation))
+                heir = Delta(url, storage_options=options).open(sink_shard(shard, generation))
                 assert not heir.recover([pickle.loads(saved[shard])], permit(2))
         expected = [(shard, checkpoint) for shard in range(2) for checkpoint in (1, 2)]
         shown = pl.read_delta(url, storage_options=options)

@@ -17,7 +17,7 @@ from pyiceberg.catalog import Catalog
 
 from everstream.connectors import Delta, Iceberg
 from everstream.connectors.lake import delta, iceberg, sink
-from everstream.connectors.lake.table import Conflict, LakeTable, Mark, Standing
+from everstream.connectors.lake.table import Conflict, LakeTable, Standing, TableMark
 from everstream.core.permits import permit
 from everstream.errors import ConnectorError, UserError
 from everstream.testing import sinks
@@ -87,7 +87,7 @@ def test_a_commit_whose_outcome_nobody_heard_of_is_found_and_not_made_again(
         with pytest.raises(ConnectorError, match="lost"):
             transaction.commit(permit(1))
     assert lake.rows() == [{"n": 1}]
-    heir = lake.open().open(lake.who(2))
+    heir = lake.open().open(lake.sink_shard(2))
     assert not heir.recover([pickle.loads(pickle.dumps(transaction))], permit(1))
     assert lake.rows() == [{"n": 1}]
 
@@ -95,7 +95,7 @@ def test_a_commit_whose_outcome_nobody_heard_of_is_found_and_not_made_again(
 def commit_after_somebody_else_did(lake: LakePlace, monkeypatch: pytest.MonkeyPatch) -> int:
     """Two processes have the permit and the same transaction, and look at the table at once."""
     transaction = lake.prepared([{"n": 1}])
-    twin = lake.open().open(lake.who()).adopt([pickle.loads(pickle.dumps(transaction))])[0]
+    twin = lake.open().open(lake.sink_shard()).adopt([pickle.loads(pickle.dumps(transaction))])[0]
     kind = type(lake.open()._table)
     commit = kind.commit
     waiting = [twin]
@@ -166,7 +166,7 @@ def test_if_pyiceberg_tries_again_by_itself_two_commits_at_once_double(
 def test_a_zombie_that_is_in_the_middle_of_a_commit_is_refused(
     lake: LakePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = lake.open().open(lake.who(1))
+    writer = lake.open().open(lake.sink_shard(1))
     writer.recover([], permit(0))
     writer.write([{"n": 1}])
     transaction = writer.prepare(1)
@@ -178,7 +178,7 @@ def test_a_zombie_that_is_in_the_middle_of_a_commit_is_refused(
     def interrupted(self: LakeTable, *given: Any) -> None:
         monkeypatch.setattr(kind, "commit", commit)
         # Its successor goes back to checkpoint 0 and takes over.
-        lake.open().open(lake.who(2)).recover([], permit(0))
+        lake.open().open(lake.sink_shard(2)).recover([], permit(0))
         commit(self, *given)
 
     monkeypatch.setattr(kind, "commit", interrupted)
@@ -192,7 +192,7 @@ def test_shards_commit_side_by_side(lake: LakePlace) -> None:
 
     def work(shard: int) -> None:
         try:
-            writer = lake.open().open(lake.who(1, shard))
+            writer = lake.open().open(lake.sink_shard(1, shard))
             writer.recover([], permit(0))
             for checkpoint in (1, 2, 3):
                 writer.write([{"shard": shard, "checkpoint": checkpoint}])
@@ -233,7 +233,7 @@ def test_what_was_staged_and_never_committed_is_removed(lake: LakePlace) -> None
     committed = lake.parquet_files()
     lake.prepared([{"n": 2}, {"n": 3}], checkpoint=2)
     assert len(lake.parquet_files()) == 2
-    lake.open().open(lake.who(2)).recover([], permit(1))
+    lake.open().open(lake.sink_shard(2)).recover([], permit(1))
     assert lake.parquet_files() == committed
     assert lake.rows() == [{"n": 1}]
 
@@ -244,7 +244,7 @@ def test_what_a_twin_has_staged_for_a_checkpoint_that_was_committed_is_removed(
     transaction, _twin = lake.prepared([{"n": 1}]), lake.prepared([{"n": 1}])
     transaction.commit(permit(1))
     assert len(lake.parquet_files()) == 2
-    lake.open().open(lake.who(2)).recover([], permit(1))
+    lake.open().open(lake.sink_shard(2)).recover([], permit(1))
     assert len(lake.parquet_files()) == 1
     assert lake.rows() == [{"n": 1}]
 
@@ -255,7 +255,7 @@ def test_a_staged_file_that_is_gone_is_missed_before_the_table_names_it(lake: La
     transaction = lake.prepared([{"n": 2}], checkpoint=2)
     (staged,) = lake.parquet_files() - before
     Path(staged).unlink()
-    heir = lake.open().open(lake.who(2))
+    heir = lake.open().open(lake.sink_shard(2))
     with pytest.raises(ConnectorError, match=r"is gone\. Nothing of its checkpoint is committed"):
         heir.recover([pickle.loads(pickle.dumps(transaction))], permit(2))
     assert lake.rows() == [{"n": 1}]
@@ -279,7 +279,7 @@ def test_a_lake_transaction_that_waits_holds_no_secret(tmp_path: Path) -> None:
         Iceberg(iceberg_reading.NAME, catalog),
     ]
     for table in tables:
-        writer = table.open(LakePlace("delta", tmp_path).who())
+        writer = table.open(LakePlace("delta", tmp_path).sink_shard())
         writer.write([{"n": 1}])
         transaction = writer.prepare(1)
         assert transaction is not None
@@ -304,7 +304,7 @@ def test_going_back_leaves_what_others_have_written(lake: LakePlace) -> None:
     committed(lake, 1, 2)
     lake.append(pl.DataFrame({"n": [100]}))
     committed(lake, 3)
-    lake.open().open(lake.who(2)).recover([], permit(1))
+    lake.open().open(lake.sink_shard(2)).recover([], permit(1))
     assert sorted(row["n"] for row in lake.rows()) == [1, 100]
     lake.open().start_fresh("words", "counts", lake.store, replace=True)
     assert [row["n"] for row in lake.rows()] == [100]
@@ -316,7 +316,7 @@ def test_going_back_over_a_compaction_is_refused(tmp_path: Path) -> None:
     lake.delta.optimize.compact()
     committed(lake, 3)
     with pytest.raises(UserError, match="were rewritten since"):
-        lake.open().open(lake.who(2)).recover([], permit(1))
+        lake.open().open(lake.sink_shard(2)).recover([], permit(1))
     assert sorted(row["n"] for row in lake.rows()) == [1, 2, 3]
 
 
@@ -330,9 +330,9 @@ def test_going_back_further_than_the_history_is_refused(lake: LakePlace) -> None
         first = min(lake.iceberg.snapshots(), key=lambda snapshot: snapshot.sequence_number)
         lake.iceberg.maintenance.expire_snapshots().by_id(first.snapshot_id).commit()
     with pytest.raises(UserError, match=r"cannot be removed from .* (cleaned up|expired)"):
-        lake.open().open(lake.who(2)).recover([], permit(0))
+        lake.open().open(lake.sink_shard(2)).recover([], permit(0))
     assert lake.read()["n"].sort().to_list() == [1, 2, 3]
-    lake.open().open(lake.who(2)).recover([], permit(2))
+    lake.open().open(lake.sink_shard(2)).recover([], permit(2))
     assert lake.read()["n"].sort().to_list() == [1, 2]
 
 
@@ -424,4 +424,4 @@ def test_rules_of_a_table_that_would_not_be_kept_are_refused(tmp_path: Path) -> 
 
 def test_a_mark_that_is_not_ours_is_nobodys() -> None:
     for text in (None, 7, "no json", "[]", '{"owner": "x"}'):
-        assert Mark.parse(text) is None
+        assert TableMark.parse(text) is None

@@ -18,7 +18,7 @@ from everstream.pipeline.sink import SinkShard
 from tests.state.holders import running
 
 
-def who(store: Path, generation: int = 1) -> SinkShard:
+def sink_shard(store: Path, generation: int = 1) -> SinkShard:
     return SinkShard("words", "counts", 0, 1, generation, str(store))
 
 
@@ -28,14 +28,14 @@ def shown(folder: Path) -> list[int]:
 
 
 def commit_what_has_rotted(folder: Path) -> list[int]:
-    writer = JsonLines(folder / "out").open(who(folder))
+    writer = JsonLines(folder / "out").open(sink_shard(folder))
     writer.write([{"n": 1}])
     transaction = writer.prepare(1)
     assert transaction is not None
     transaction.persist()
     (pending,) = (folder / "out").rglob("_pending/*")
     pending.write_bytes(pending.read_bytes().replace(b"1", b"7"))
-    heir = JsonLines(folder / "out").open(who(folder, 2))
+    heir = JsonLines(folder / "out").open(sink_shard(folder, 2))
     heir.recover([pickle.loads(pickle.dumps(transaction))], permit(1))
     return shown(folder)
 
@@ -53,7 +53,7 @@ def two_runs_in_one_folder(folder: Path) -> list[int]:
     sink = JsonLines(folder / "out")
     for number in (1, 2):
         sink.start_fresh("words", "counts", str(folder / f"store-{number}"), replace=number == 2)
-        writer = sink.open(who(folder / f"store-{number}"))
+        writer = sink.open(sink_shard(folder / f"store-{number}"))
         writer.write([{"n": number}])
         transaction = writer.prepare(1)
         assert transaction is not None

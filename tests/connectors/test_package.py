@@ -16,5 +16,5 @@ def test_json_lines_opens_as_what_it_is_asked_to_be(tmp_path: Path) -> None:
     for reader in (both.open(0, 1), both.open(shard=0, shards=1), both.open(0, shards=1)):
         assert isinstance(reader, Reader)
         assert reader.read() == [1, 2]
-    for writer in (both.open(who), both.open(who=who)):
+    for writer in (both.open(who), both.open(shard=who)):
         assert isinstance(writer, Writer)

@@ -46,7 +46,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(monkeypatch)
 
 
-def who(store: Path) -> SinkShard:
+def sink_shard(store: Path) -> SinkShard:
     return SinkShard("words", "counts", 0, 1, 1, str(store))
 
 
@@ -60,7 +60,7 @@ def test_prepared_and_committed_output_survives_in_folders_that_were_not_there(
     disk: Disk, tmp_path: Path, kind: str
 ) -> None:
     sink: Sink = JsonLines(tmp_path / "a" / "out") if kind == "json" else DeadLetters()
-    writer = sink.open(who(tmp_path / "new" / "store"))
+    writer = sink.open(sink_shard(tmp_path / "new" / "store"))
     writer.recover([], permit(0))
     writer.write([1] if kind == "json" else [Rejected("record", "error", "")])
     transaction = writer.prepare(1)
@@ -78,7 +78,7 @@ def test_a_folder_that_another_process_made_and_did_not_sync_is_synced(
 ) -> None:
     (tmp_path / "out" / "_pending").mkdir(parents=True)
     (tmp_path / "store" / "objects").mkdir(parents=True)
-    writer = JsonLines(tmp_path / "out").open(who(tmp_path))
+    writer = JsonLines(tmp_path / "out").open(sink_shard(tmp_path))
     writer.write([1])
     transaction = writer.prepare(1)
     assert transaction is not None

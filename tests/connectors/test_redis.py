@@ -41,12 +41,12 @@ def server(running: LocalRedis) -> LocalRedis:
     return running
 
 
-def who(generation: int = 1, shard: int = 0) -> SinkShard:
+def sink_shard(generation: int = 1, shard: int = 0) -> SinkShard:
     return SinkShard("p", "out", shard, 1, generation, "/nowhere")
 
 
 def opened(sink: es.Redis, generation: int = 1) -> Writer:
-    writer = sink.open(who(generation))
+    writer = sink.open(sink_shard(generation))
     writer.recover([], permit(0))
     return writer
 

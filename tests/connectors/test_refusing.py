@@ -21,7 +21,7 @@ from everstream.errors import ConnectorError, RefusedRecords, UserError
 from everstream.pipeline.sink import Sink, SinkShard
 
 
-def who(folder: Path) -> SinkShard:
+def sink_shard(folder: Path) -> SinkShard:
     return SinkShard("p", "out", 0, 1, 1, str(folder / "store"))
 
 
@@ -44,7 +44,7 @@ def test_only_the_records_at_fault_are_refused(
 ) -> None:
     sink = make(tmp_path / "out")
     sink.start_fresh("p", "out", str(tmp_path / "store"), replace=False)
-    writer = sink.open(who(tmp_path))
+    writer = sink.open(sink_shard(tmp_path))
     writer.recover([], permit(0))
     with pytest.raises(RefusedRecords) as refused:
         writer.write(batch)
@@ -117,7 +117,7 @@ def test_redis_has_no_value_that_was_changed_on_the_way() -> None:
 def test_rows_without_a_key_to_replace_are_refused(tmp_path: Path) -> None:
     sink = Sqlite(tmp_path / "out.db", "t", upsert_on=["k"])
     sink.start_fresh("p", "out", str(tmp_path / "store"), replace=False)
-    writer = sink.open(who(tmp_path))
+    writer = sink.open(sink_shard(tmp_path))
     writer.recover([], permit(0))
     with pytest.raises(RefusedRecords, match="no value for k") as refused:
         writer.write([{"k": 1, "v": 1}, {"k": None, "v": 2}])

@@ -67,13 +67,13 @@ def test_the_bomb_goes_off_where_it_is_unpickled(tmp_path: Path) -> None:
     assert (tmp_path / "there").exists()
 
 
-def who(store: str, generation: int = 1) -> SinkShard:
+def sink_shard(store: str, generation: int = 1) -> SinkShard:
     return SinkShard("words", "counts", 0, 1, generation, store)
 
 
 def waiting(sink: Sink, batch: Any, store: str) -> Committable:
     """The output of one checkpoint, as the next process has it from that checkpoint."""
-    writer = sink.open(who(store))
+    writer = sink.open(sink_shard(store))
     writer.write(batch)
     transaction = writer.prepare(1)
     assert transaction is not None
@@ -82,7 +82,7 @@ def waiting(sink: Sink, batch: Any, store: str) -> Committable:
 
 
 def recovered(sink: Sink, transaction: Committable, store: str) -> None:
-    sink.open(who(store, 2)).recover([transaction], permit(1))
+    sink.open(sink_shard(store, 2)).recover([transaction], permit(1))
 
 
 def bomb_of(size_bytes: int, marker: Path) -> bytes:
@@ -133,7 +133,7 @@ def test_output_that_waits_is_never_unpickled_even_where_its_checksum_fits(
     part = waiting(sink, ROWS, store).part  # type: ignore[attr-defined]
     data = bomb_of(part.size_bytes, marker)
     only_file(Path(store) / "waiting").write_bytes(data)
-    folder = sink.open(who(store))._folder  # type: ignore[attr-defined]
+    folder = sink.open(sink_shard(store))._folder  # type: ignore[attr-defined]
     forged = PartTransaction(
         part.pending, part.part, 1, len(data), sum_of(data), folder, written_here=False
     )
@@ -158,7 +158,7 @@ def test_forged_messages_that_wait_for_kafka_are_refused_before_they_are_decoded
         1,
         part.size_bytes,
         part.checksum,
-        sink.open(who(store))._folder,  # type: ignore[attr-defined]
+        sink.open(sink_shard(store))._folder,  # type: ignore[attr-defined]
     )
     transaction = KafkaTransaction(bound, 1, "counts")
     assert pl.concat(list(transaction.frames())).equals(ROWS)
@@ -176,7 +176,7 @@ def test_what_is_verified_is_what_is_decoded_though_the_file_changes_in_between(
     sink = es.Sqlite(tmp_path / "rows.db", "counts")
     transaction = waiting(sink, ROWS, store)
     assert isinstance(transaction, TableTransaction)
-    transaction.part.folder = sink.open(who(store))._folder  # type: ignore[attr-defined]
+    transaction.part.folder = sink.open(sink_shard(store))._folder  # type: ignore[attr-defined]
     with transaction.part.content() as content:
         only_file(Path(store) / "waiting").write_bytes(b"something else")
         assert sum_of(content.read(), strong=True) == transaction.part.checksum
@@ -285,8 +285,8 @@ def test_a_forged_note_deletes_no_file_and_shows_none(
         said = {"checkpoint": number, "files": [file], "paths": [path]}
         note.write_bytes(json.dumps(said).encode())
     with pytest.raises(ConnectorError, match=r"is not trusted|which is not a data file"):
-        place.open().open(place.who(2)).recover([transaction], permit(2))
-    place.open().open(place.who(3)).recover([], permit(0))
+        place.open().open(place.sink_shard(2)).recover([transaction], permit(2))
+    place.open().open(place.sink_shard(3)).recover([], permit(0))
     assert precious.read_text() == "do not delete"
     assert not aborted.exists() and not needed.exists(), "notes are cleaned up"
     assert place.rows() == []
@@ -302,7 +302,7 @@ def test_signed_notes_are_committed_by_the_next_process(tmp_path: Path, kind: st
     place = LakePlace(kind, tmp_path)
     place.store = StoreUrl(place.store, KEY)
     saved = pickle.loads(dumps(place.prepared(ROWS)))
-    place.open().open(place.who(2)).recover([saved], permit(1))
+    place.open().open(place.sink_shard(2)).recover([saved], permit(1))
     assert len(place.rows()) == 500
 
 
@@ -314,7 +314,7 @@ def test_half_a_signed_note_that_a_crash_has_left_is_cleaned_up(tmp_path: Path, 
     note = only_file(Path(place.store) / "staged")
     for length in (0, 50, 150):
         note.write_bytes(note.read_bytes()[:length])
-        place.open().open(place.who(2)).recover([], permit(0))
+        place.open().open(place.sink_shard(2)).recover([], permit(0))
         assert not note.exists()
         note.write_bytes(b"")
 
@@ -403,7 +403,7 @@ def test_a_journal_from_before_signing_is_replayed_by_who_says_that_he_trusts_it
 
 
 def test_the_key_of_a_store_does_not_travel_with_its_address(store: StoreUrl) -> None:
-    for copy in (pickle.loads(pickle.dumps(store)), pickle.loads(dumps(who(store))).store):
+    for copy in (pickle.loads(pickle.dumps(store)), pickle.loads(dumps(sink_shard(store))).store):
         assert copy == store and type(copy) is str
 
 
@@ -479,8 +479,8 @@ def test_columns_that_shards_have_agreed_on_are_believed_with_their_signature_on
     store: StoreUrl, tmp_path: Path
 ) -> None:
     sink = es.Parquet(f"{tmp_path}/out/")
-    sink.open(who(store)).write([{"a": 1}])
+    sink.open(sink_shard(store)).write([{"a": 1}])
     agreed = only_file(Path(store) / "columns" / "words.counts")
     agreed.write_bytes(agreed.read_bytes().replace(b"Int64", b"Int16"))
     with pytest.raises(StoreError, match=r"00000001\.json"):
-        sink.open(who(store, 2)).write([{"a": 2}])
+        sink.open(sink_shard(store, 2)).write([{"a": 2}])

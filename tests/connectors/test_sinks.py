@@ -35,7 +35,7 @@ from everstream.pipeline.batch import Batch, records_of
 from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.sink import Committable, Delivery, Sink, SinkShard
 from everstream.testing.sinks import check_sink, default_batches
-from tests.connectors.writing import who, write_checkpoint
+from tests.connectors.writing import sink_shard, write_checkpoint
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -45,16 +45,16 @@ MIXED: dict[int, Batch] = {
 }
 
 
-def json_records(folder: str, who: SinkShard) -> Iterator[Any]:
-    owner = owner_of(who.pipeline, who.operator)
+def json_records(folder: str, sink_shard: SinkShard) -> Iterator[Any]:
+    owner = owner_of(sink_shard.pipeline, sink_shard.operator)
     fs, path = fsspec.core.url_to_fs(folder)
     for name in fs.glob(f"{path}/part-{owner}-????-????????-g*.jsonl"):
         for line in fs.cat_file(name).decode().splitlines():
             yield json.loads(line)
 
 
-def collected(sink: Sink, who: SinkShard) -> Iterator[Any]:
-    for batch in sink.results(who.pipeline, who.operator, who.store) or []:
+def collected(sink: Sink, sink_shard: SinkShard) -> Iterator[Any]:
+    for batch in sink.results(sink_shard.pipeline, sink_shard.operator, sink_shard.store) or []:
         yield from records_of(batch)
 
 
@@ -62,7 +62,7 @@ def collected(sink: Sink, who: SinkShard) -> Iterator[Any]:
 def test_json_lines_is_exactly_once_through_every_crash(batches: dict[int, Batch]) -> None:
     check_sink(
         lambda place: JsonLines(f"{place}/out"),
-        lambda _, who: json_records(str(Path(who.store).parent / "out"), who),
+        lambda _, sink_shard: json_records(str(Path(sink_shard.store).parent / "out"), sink_shard),
         batches=batches,
     )
 
@@ -76,7 +76,9 @@ def test_json_lines_is_exactly_once_on_a_filesystem_without_rename() -> None:
     root = f"memory://{uuid.uuid4().hex}"
     check_sink(
         lambda place: JsonLines(f"{root}{place}/out"),
-        lambda _, who: json_records(f"{root}{who.store.removesuffix('/store')}/out", who),
+        lambda _, sink_shard: json_records(
+            f"{root}{sink_shard.store.removesuffix('/store')}/out", sink_shard
+        ),
     )
 
 
@@ -100,7 +102,7 @@ def test_callback_is_called_with_every_record(batches: dict[int, Batch]) -> None
 
 def test_callback_can_take_whole_batches() -> None:
     seen: list[Batch] = []
-    writer = Callback(seen.append, batches=True).open(who())
+    writer = Callback(seen.append, batches=True).open(sink_shard())
     writer.write([1, 2])
     writer.write(DATAFRAMES[1])
     assert seen[0] == [1, 2]
@@ -113,7 +115,7 @@ def test_callback_refuses_what_cannot_be_called() -> None:
 
 
 def test_console_prints_records_and_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    writer = Console(prefix="> ").open(who())
+    writer = Console(prefix="> ").open(sink_shard())
     writer.write(["a", (1, 2)])
     writer.write(pl.DataFrame({"n": [1], "t": ["x"]}))
     assert capsys.readouterr().out == "> a\n> (1, 2)\n> {'n': 1, 't': 'x'}\n"
@@ -145,7 +147,7 @@ def test_a_zombie_removes_nothing_that_its_successor_showed_after_the_store_went
     def succeeded(folder: PartFolder, name: PartName | PendingName) -> None:
         if isinstance(name, PartName):
             monkeypatch.setattr(PartFolder, "remove", remove)
-            successor = sink.open(who(generation=3))
+            successor = sink.open(sink_shard(generation=3))
             successor.recover([], permit(1))
             successor.write(["shown"])
             prepared = successor.prepare(2)
@@ -154,7 +156,7 @@ def test_a_zombie_removes_nothing_that_its_successor_showed_after_the_store_went
         remove(folder, name)
 
     monkeypatch.setattr(PartFolder, "remove", succeeded)
-    sink.open(who(generation=2)).recover([], permit(1))
+    sink.open(sink_shard(generation=2)).recover([], permit(1))
     (part,) = tmp_path.glob("part-*")
     assert part.read_text() == '"shown"\n'
 
@@ -164,7 +166,7 @@ def test_a_zombie_cannot_show_what_was_given_up_beside_what_its_successor_shows(
 ) -> None:
     sink = JsonLines(tmp_path)
     late = write_checkpoint(sink, ["given up"], checkpoint=2)
-    successor = sink.open(who(generation=2))
+    successor = sink.open(sink_shard(generation=2))
     successor.recover([], permit(1))
     with pytest.raises(ConnectorError, match="are both missing"):
         late.commit(permit(2))
@@ -176,7 +178,7 @@ def test_parts_with_names_of_earlier_versions_are_taken_back_and_counted(tmp_pat
         (tmp_path / f"part-words.counts-0000-{checkpoint:08d}.jsonl").write_text("1\n")
     sink = JsonLines(tmp_path)
     assert "2 part file" in str(sink.left_behind("words", "counts", ""))
-    sink.open(who(generation=2)).recover([], permit(1))
+    sink.open(sink_shard(generation=2)).recover([], permit(1))
     assert [part.name for part in tmp_path.glob("part-*")] == [
         "part-words.counts-0000-00000001.jsonl"
     ]
@@ -190,7 +192,7 @@ def test_a_transaction_of_an_earlier_version_is_committed_under_the_name_it_has(
     transaction = write_checkpoint(JsonLines(tmp_path), [1])
     assert isinstance(transaction, PartTransaction)
     earlier = replace(transaction, part=replace(transaction.part, generation=None))
-    JsonLines(tmp_path).open(who(generation=2)).recover([earlier], permit(1))
+    JsonLines(tmp_path).open(sink_shard(generation=2)).recover([earlier], permit(1))
     assert [part.name for part in tmp_path.glob("part-*")] == [
         "part-words.counts-0000-00000001.jsonl"
     ]
@@ -202,9 +204,9 @@ def test_parts_are_looked_through_only_after_the_store_went_back(
     looked: list[str] = []
     parts = PartFolder.parts
     monkeypatch.setattr(PartFolder, "parts", lambda *a: looked.append(a[1]) or parts(*a))
-    JsonLines(tmp_path).open(who(generation=2)).recover([], permit(1, takes_back=False))
+    JsonLines(tmp_path).open(sink_shard(generation=2)).recover([], permit(1, takes_back=False))
     assert not looked
-    JsonLines(tmp_path).open(who(generation=3)).recover([], permit(1))
+    JsonLines(tmp_path).open(sink_shard(generation=3)).recover([], permit(1))
     assert looked == ["words.counts"]
 
 
@@ -215,7 +217,7 @@ def test_json_lines_does_not_write_over_a_file(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="writes into a folder"):
             JsonLines(path).start_fresh("words", "counts", "", replace=True)
         with pytest.raises(UserError, match="writes into a folder"):
-            JsonLines(path).open(who())
+            JsonLines(path).open(sink_shard())
     assert file.read_text() == "precious"
 
 
@@ -273,7 +275,7 @@ def test_a_bit_that_flips_in_prepared_output_keeps_it_from_being_shown(
     with pytest.raises(ConnectorError, match=rf"{pending.name}' is damaged"):
         transaction.commit(permit(1))
     with pytest.raises(ConnectorError, match=rf"{pending.name}' is damaged.*everstream rewind"):
-        heir = SINKS_OF_FILES[kind](tmp_path).open(who(2, str(tmp_path)))
+        heir = SINKS_OF_FILES[kind](tmp_path).open(sink_shard(2, str(tmp_path)))
         heir.recover([pickle.loads(pickle.dumps(transaction))], permit(1))
     pending.write_bytes(data[:-1])
     with pytest.raises(ConnectorError, match="bytes, but"):
@@ -291,7 +293,7 @@ def test_output_prepared_by_a_version_without_checksums_is_committed(tmp_path: P
     del old["checksum"]
     earlier = PartTransaction.__new__(PartTransaction)
     earlier.__dict__.update(old)
-    JsonLines(tmp_path).open(who(2)).recover([earlier], permit(1))
+    JsonLines(tmp_path).open(sink_shard(2)).recover([earlier], permit(1))
     assert JsonLines(tmp_path).open(0, 1).read() == [1, 2]
 
 
@@ -300,7 +302,7 @@ def test_a_restored_transaction_is_committed_in_the_folder_of_the_present_sink(
 ) -> None:
     saved = pickle.dumps(write_checkpoint(JsonLines(tmp_path / "before"), [1, 2]))
     (tmp_path / "before").rename(tmp_path / "after")
-    JsonLines(tmp_path / "after").open(who(2)).recover([pickle.loads(saved)], permit(1))
+    JsonLines(tmp_path / "after").open(sink_shard(2)).recover([pickle.loads(saved)], permit(1))
     assert JsonLines(tmp_path / "after").open(0, 1).read() == [1, 2]
 
 
@@ -315,21 +317,21 @@ def test_two_processes_may_commit_the_same_transaction_at_once(tmp_path: Path) -
 
 
 def test_an_older_generation_is_told_to_stop(tmp_path: Path) -> None:
-    JsonLines(tmp_path).open(who(3)).recover([], permit(0))
+    JsonLines(tmp_path).open(sink_shard(3)).recover([], permit(0))
     with pytest.raises(ConnectorError, match=r"generation 3 .* has taken over"):
-        JsonLines(tmp_path).open(who(2)).recover([], permit(0))
+        JsonLines(tmp_path).open(sink_shard(2)).recover([], permit(0))
 
 
 def test_a_generation_that_recovers_twice_still_fences_off_older_ones(tmp_path: Path) -> None:
     for _ in range(2):
-        JsonLines(tmp_path).open(who(3)).recover([], permit(0))
+        JsonLines(tmp_path).open(sink_shard(3)).recover([], permit(0))
     with pytest.raises(ConnectorError, match="has taken over"):
-        JsonLines(tmp_path).open(who(2)).recover([], permit(0))
+        JsonLines(tmp_path).open(sink_shard(2)).recover([], permit(0))
 
 
 def test_recovery_leaves_no_pending_files_behind(tmp_path: Path) -> None:
     for generation in (1, 2, 3):
-        writer = JsonLines(tmp_path).open(who(generation))
+        writer = JsonLines(tmp_path).open(sink_shard(generation))
         writer.recover([], permit(0))
         assert [file.name for file in (tmp_path / PENDING).iterdir()] == [
             f"words.counts-0000-g{generation}-fence"
@@ -340,7 +342,7 @@ def test_recovery_leaves_no_pending_files_behind(tmp_path: Path) -> None:
 
 
 def test_a_closed_writer_leaves_no_pending_files_behind(tmp_path: Path) -> None:
-    writer = JsonLines(tmp_path).open(who())
+    writer = JsonLines(tmp_path).open(sink_shard())
     writer.write([1])
     writer.close()
     assert not list((tmp_path / PENDING).iterdir())
@@ -404,7 +406,7 @@ def test_records_of_local_classes_can_be_collected(tmp_path: Path) -> None:
         value = 5
 
     write_checkpoint(Collect(), [Local()], store=str(tmp_path)).commit(permit(1))
-    (record,) = collected(Collect(), who(store=str(tmp_path)))
+    (record,) = collected(Collect(), sink_shard(store=str(tmp_path)))
     assert record.value == 5
 
 
@@ -456,14 +458,14 @@ def test_output_is_exactly_once_after_the_process_is_killed(
 
     def visible() -> list[Any]:
         if kind == "Collect":
-            return list(collected(Collect(), who(store=str(tmp_path))))
-        return list(json_records(f"{tmp_path}/out", who()))
+            return list(collected(Collect(), sink_shard(store=str(tmp_path))))
+        return list(json_records(f"{tmp_path}/out", sink_shard()))
 
     assert visible() == ([1, 2, 3, 4] if step == "commit" else [1, 2])
     restored = len(list(tmp_path.glob("*.saved")))
     saved = [pickle.loads((tmp_path / f"{k}.saved").read_bytes()) for k in range(1, restored + 1)]
     sink: Sink = Collect() if kind == "Collect" else JsonLines(tmp_path / "out")
-    writer = sink.open(who(2, str(tmp_path)))
+    writer = sink.open(sink_shard(2, str(tmp_path)))
     writer.recover(saved, permit(restored))
     if restored == 1:
         writer.write([3, 4])

@@ -289,7 +289,7 @@ def _recover_sweeps_other_numbers(
     """As if only those numbers counted that are in use now."""
     held = original_recover(self, transactions, permit)
     for part in self._folder.parts(self._owner):
-        if part.shard >= self._who.shards:
+        if part.shard >= self._shard.shards:
             self._folder.remove(part)
     return held
 
@@ -298,7 +298,7 @@ def _recover_only_known_numbers(
     self: PartWriter, transactions: Sequence[Committable], permit: Permit
 ) -> Sequence[Committable]:
     """As if a number that is gone, or new, had nothing to put right: only the suite's first two."""
-    if self._who.shard >= 2:
+    if self._shard.shard >= 2:
         return ()
     return original_recover(self, transactions, permit)
 

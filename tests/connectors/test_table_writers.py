@@ -23,7 +23,7 @@ OLD_WRITERS = (
 
 
 def opened(place: Place, generation: int = 1, checkpoint: int = 0, **options: Any) -> Writer:
-    writer = place.sink(**options).open(place.who(generation))
+    writer = place.sink(**options).open(place.sink_shard(generation))
     writer.recover([], permit(checkpoint))
     return writer
 
@@ -59,7 +59,7 @@ def test_commits_and_upserts_use_up_no_numbers(place: Place) -> None:
     writer = opened(place)
     for checkpoint in range(1, 6):
         commit(writer, checkpoint, [{"n": checkpoint}])
-    later = place.sink().open(place.who(1, shard=1))
+    later = place.sink().open(place.sink_shard(1, shard=1))
     later.recover([], permit(0))
     first, second = numbers(place)
     assert second == first + 1
@@ -70,7 +70,7 @@ def test_upsert_batches_use_up_no_numbers(place: Place) -> None:
     for n in range(5):
         writer.write([{"n": n}])
     writer.close()
-    other = place.sink(upsert_on=["n"]).open(place.who(1, shard=1))
+    other = place.sink(upsert_on=["n"]).open(place.sink_shard(1, shard=1))
     other.recover([], permit(0))
     first, second = numbers(place)
     assert second == first + 1

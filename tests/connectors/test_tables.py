@@ -89,7 +89,7 @@ def test_an_upsert_of_a_shard_whose_number_is_gone_is_refused(tmp_path: Path) ->
 
 
 def test_a_zombie_that_is_in_the_middle_of_a_commit_is_refused(place: Place) -> None:
-    writer = place.sink().open(place.who(1))
+    writer = place.sink().open(place.sink_shard(1))
     writer.recover([], permit(0))
     writer.write([{"n": 1}])
     transaction = writer.prepare(1)
@@ -98,7 +98,7 @@ def test_a_zombie_that_is_in_the_middle_of_a_commit_is_refused(place: Place) -> 
     rows = transaction._rows()
     assert rows is not None
     # It has read its rows; now its successor goes back to checkpoint 0 and takes over.
-    place.sink().open(place.who(2)).recover([], permit(0))
+    place.sink().open(place.sink_shard(2)).recover([], permit(0))
     transaction._rows = lambda: rows  # type: ignore[method-assign]
     with pytest.raises(ConnectorError, match=r"generation 2 .* has taken over"):
         transaction.commit(permit(1))
@@ -108,10 +108,10 @@ def test_a_zombie_that_is_in_the_middle_of_a_commit_is_refused(place: Place) -> 
 def test_a_zombie_cannot_put_old_values_back(place: Place) -> None:
     sink = place.sink(upsert_on=["word"])
     assert sink.delivery is Delivery.IDEMPOTENT
-    zombie = sink.open(place.who(1))
+    zombie = sink.open(place.sink_shard(1))
     zombie.recover([], permit(0))
     zombie.write([{"word": "a", "count": 1}])
-    heir = sink.open(place.who(2))
+    heir = sink.open(place.sink_shard(2))
     heir.recover([], permit(0))
     heir.write([{"word": "a", "count": 2}, {"word": "a", "count": 3}, {"word": "b", "count": 1}])
     with pytest.raises(ConnectorError, match="has taken over"):
@@ -126,7 +126,7 @@ def test_shards_commit_side_by_side(place: Place) -> None:
 
     def work(shard: int) -> None:
         try:
-            writer = place.sink().open(place.who(1, shard))
+            writer = place.sink().open(place.sink_shard(1, shard))
             writer.recover([], permit(0))
             for checkpoint in (1, 2, 3):
                 writer.write([{"shard": shard, "checkpoint": checkpoint}])
@@ -191,13 +191,13 @@ def test_upsert_replaces_rows_of_a_compound_key_in_a_table_that_is_there(place: 
     place.execute(
         f'CREATE TABLE "{place.table}" (a integer, b text, v text, "p%" text, UNIQUE (a, b))'
     )
-    writer = place.sink(upsert_on=["a", "b"]).open(place.who())
+    writer = place.sink(upsert_on=["a", "b"]).open(place.sink_shard())
     writer.recover([], permit(0))
     writer.write(pl.DataFrame({"a": [1, 1], "b": ["x", "y"], "v": ["old", "old"], "p%": ["", ""]}))
     writer.write(pl.DataFrame({"a": [1], "b": ["x"], "v": ["new"], "p%": ["1"]}))
     writer.close()
     assert sorted((row["b"], row["v"]) for row in place.rows()) == [("x", "new"), ("y", "old")]
-    only_keys = place.sink(upsert_on=["a", "b"]).open(place.who(2))
+    only_keys = place.sink(upsert_on=["a", "b"]).open(place.sink_shard(2))
     only_keys.write([{"a": 1, "b": "x"}, {"a": 2, "b": "z"}])
     only_keys.close()
     assert len(place.rows()) == 3
@@ -225,7 +225,7 @@ def test_rows_that_break_a_rule_of_the_table_are_refused_whole(place: Place) -> 
     assert place.rows() == []
     place.execute(f'DELETE FROM "{place.table}"')
     with pytest.raises(UserError, match="unique index"):
-        other = replace(place.who(2), operator="other")
+        other = replace(place.sink_shard(2), operator="other")
         place.sink(upsert_on=["_everstream"]).open(other).write([{TOKEN: 1, "n": 5}])
 
 
@@ -254,7 +254,7 @@ def test_a_bit_that_flips_in_prepared_rows_keeps_them_out_of_the_table(place: Pl
 def test_a_restored_transaction_uses_the_database_of_the_present_sink(tmp_path: Path) -> None:
     place = Place("sqlite", tmp_path, "")
     saved = pickle.dumps(place.prepared([{"n": 1}]))
-    moved = Sqlite(tmp_path / "moved.db", place.table).open(place.who(2))
+    moved = Sqlite(tmp_path / "moved.db", place.table).open(place.sink_shard(2))
     moved.recover([pickle.loads(saved)], permit(1))
     connection = sqlite3.connect(tmp_path / "moved.db")
     assert connection.execute(f'SELECT n FROM "{place.table}"').fetchall() == [(1,)]
@@ -266,7 +266,7 @@ def test_wrong_keys_are_refused(place: Place, keys: Any) -> None:
     with pytest.raises(UserError, match="upsert_on"):
         place.sink(upsert_on=keys)
     with pytest.raises(UserError, match="have no id"):
-        place.sink(upsert_on=["id"]).open(place.who()).write([{"n": 1}])
+        place.sink(upsert_on=["id"]).open(place.sink_shard()).write([{"n": 1}])
 
 
 def test_a_full_sqlite_file_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_a_lost_postgres_connection_is_named_and_a_new_one_goes_on(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
     place = Place("postgres", tmp_path, postgres.dsn)
-    upsert = Postgres(postgres.dsn, place.table + "u", upsert_on=["n"]).open(place.who())
+    upsert = Postgres(postgres.dsn, place.table + "u", upsert_on=["n"]).open(place.sink_shard())
     upsert.write([{"n": 1}])
     transaction = place.prepared([{"n": 1}])
     postgres.stop()
@@ -343,7 +343,7 @@ def test_durations_become_intervals(postgres: PostgresServer, tmp_path: Path) ->
 
 
 def test_the_database_keeps_one_row_for_each_shard_however_much_it_commits(place: Place) -> None:
-    writer = place.sink().open(place.who())
+    writer = place.sink().open(place.sink_shard())
     writer.recover([], permit(0))
     saved = []
     for checkpoint in (1, 2, 3):
@@ -354,7 +354,7 @@ def test_the_database_keeps_one_row_for_each_shard_however_much_it_commits(place
         transaction.commit(permit(checkpoint))
     assert place.select(f"SELECT committed FROM {WRITERS} WHERE target = '{place.table}'") == [(3,)]
     # Back to checkpoint 2, whose own rows are in already and must not come twice.
-    again = place.sink().open(place.who(2))
+    again = place.sink().open(place.sink_shard(2))
     again.recover([pickle.loads(saved[1])], permit(2))
     assert sorted(row["n"] for row in place.rows()) == [1, 2]
     assert place.select(f"SELECT committed FROM {WRITERS} WHERE target = '{place.table}'") == [(2,)]
@@ -418,7 +418,9 @@ def test_every_value_comes_through_a_copy_of_text_as_it_does_row_by_row(
                 context.setattr(
                     "everstream.connectors.sql.postgres_sink.sql_csv", lambda frame: None
                 )
-            writer = Postgres(postgres.dsn, f"copy_{way}").open(Place("x", tmp_path, "").who())
+            writer = Postgres(postgres.dsn, f"copy_{way}").open(
+                Place("x", tmp_path, "").sink_shard()
+            )
             writer.recover([], permit(0))
             writer.write(rows)
             transaction = writer.prepare(1)
@@ -458,7 +460,7 @@ def test_what_postgres_cannot_store_is_refused_before_it_enters_a_transaction(
     place = Place("postgres", tmp_path, postgres.dsn)
     good = _harmless(bad["t"])
     options: dict[str, Any] = {"upsert_on": ["n"]} if upsert else {}
-    writer = place.sink(**options).open(place.who())
+    writer = place.sink(**options).open(place.sink_shard())
     writer.recover([], permit(0))
     with pytest.raises(
         RefusedRecords, match=r"'counts', column 't': .* has no PostgreSQL form"
@@ -499,7 +501,7 @@ def test_an_array_of_numbers_may_hold_nan_in_postgres(
 
 def committed_up_to(place: Place, checkpoints: int) -> list[bytes]:
     """One row with each checkpoint; the transactions as checkpoints save them."""
-    writer = place.sink().open(place.who())
+    writer = place.sink().open(place.sink_shard())
     writer.recover([], permit(0))
     saved = []
     for checkpoint in range(1, checkpoints + 1):
@@ -523,17 +525,17 @@ def test_a_database_that_was_restored_to_an_earlier_point_is_noticed_at_recovery
 ) -> None:
     saved = committed_up_to(place, 5)
     restore_to(place, 2)
-    writer = place.sink().open(place.who(2))
+    writer = place.sink().open(place.sink_shard(2))
     with pytest.raises(
         UserError,
         match=r"restored to an earlier point: .*checkpoint 4, .* is 2\. .*`everstream rew",
     ):
         writer.recover([pickle.loads(saved[-1])], permit(5))
     # Back to a checkpoint that the database has is a way out.
-    writer = place.sink().open(place.who(3))
+    writer = place.sink().open(place.sink_shard(3))
     with pytest.raises(ConnectorError, match="neither in it nor in"):
         writer.recover([pickle.loads(saved[2])], permit(3))
-    assert not place.sink().open(place.who(4)).recover([pickle.loads(saved[1])], permit(2))
+    assert not place.sink().open(place.sink_shard(4)).recover([pickle.loads(saved[1])], permit(2))
     assert [row["n"] for row in place.rows()] == [1, 2]
 
 
@@ -541,7 +543,7 @@ def test_a_database_that_is_restored_under_a_run_is_noticed_at_the_next_commit(
     place: Place,
 ) -> None:
     committed_up_to(place, 3)
-    writer = place.sink().open(place.who(2))
+    writer = place.sink().open(place.sink_shard(2))
     writer.recover([], permit(3))
     restore_to(place, 1)
     writer.write([{"n": 4}])
@@ -554,13 +556,13 @@ def test_a_database_that_is_restored_under_a_run_is_noticed_at_the_next_commit(
 
 def test_checkpoints_without_rows_and_a_way_back_are_no_restored_database(place: Place) -> None:
     committed_up_to(place, 3)
-    writer = place.sink().open(place.who(2))
+    writer = place.sink().open(place.sink_shard(2))
     writer.recover([], permit(9))
     writer.write([{"n": 10}])
     transaction = writer.prepare(10)
     assert transaction is not None
     transaction.commit(permit(10))
-    back = place.sink().open(place.who(3))
+    back = place.sink().open(place.sink_shard(3))
     back.recover([], permit(2))
     back.write([{"n": 33}])
     transaction = back.prepare(3)

@@ -17,7 +17,7 @@ from everstream.core.permits import permit
 from everstream.errors import ConnectorError, EverstreamError, UserError
 from everstream.pipeline.sink import Sink, SinkShard
 from everstream.testing.sink_rescaling import tours
-from everstream.testing.sink_world import World
+from everstream.testing.sink_world import SinkUnderTest
 from everstream.testing.sinks import _crashes, _held_back, check_sink, default_batches
 from tests.connectors.webhook_receiver import Receiver
 from tests.spark import MASTER
@@ -31,7 +31,7 @@ def receiver() -> Iterator[Receiver]:
         yield running
 
 
-def who(store: Path, generation: int = 1) -> SinkShard:
+def sink_shard(store: Path, generation: int = 1) -> SinkShard:
     return SinkShard("p", "out", 0, 1, generation, str(store))
 
 
@@ -50,7 +50,7 @@ def test_batches_are_seen_once_whoever_crashes_where(scenarios: Any, receiver: R
     with tempfile.TemporaryDirectory() as folder:
         for number, (name, scenario) in enumerate(scenarios()):
             receiver.forget()
-            world = World(
+            world = SinkUnderTest(
                 lambda _: es.Webhook(url, batch=2),
                 lambda *_: receiver.records(),
                 f"{folder}/{number}",
@@ -66,7 +66,7 @@ def test_a_batch_that_is_sent_again_has_the_same_key_and_the_same_bytes(
     receiver: Receiver, tmp_path: Path
 ) -> None:
     sink = es.Webhook(receiver.url, batch=3, patience=0)
-    writer = sink.open(who(tmp_path))
+    writer = sink.open(sink_shard(tmp_path))
     writer.recover([], permit(0))
     writer.write([{"n": n} for n in range(8)])
     transaction = writer.prepare(1)
@@ -77,7 +77,7 @@ def test_a_batch_that_is_sent_again_has_the_same_key_and_the_same_bytes(
     with pytest.raises(ConnectorError, match="did not accept a request"):
         transaction.commit(permit(1))
     # Another run has another batch size: what waits keeps its own.
-    heir = es.Webhook(receiver.url, batch=5).open(who(tmp_path, 2))
+    heir = es.Webhook(receiver.url, batch=5).open(sink_shard(tmp_path, 2))
     heir.recover([pickle.loads(saved)], permit(1))
     seen = receiver.seen()
     assert [len(body) for _, body in seen["taken"]] == [3, 3, 2]
@@ -90,7 +90,7 @@ def test_a_batch_that_is_sent_again_has_the_same_key_and_the_same_bytes(
 def test_records_of_another_history_have_other_keys(receiver: Receiver, tmp_path: Path) -> None:
     """After a rewind a checkpoint of the same number can hold other records."""
     for generation in (1, 2):
-        writer = es.Webhook(receiver.url).open(who(tmp_path, generation))
+        writer = es.Webhook(receiver.url).open(sink_shard(tmp_path, generation))
         writer.recover([], permit(0))
         writer.write([{"n": generation}])
         transaction = writer.prepare(1)
@@ -105,7 +105,7 @@ def test_what_may_go_well_next_time_is_tried_again(
 ) -> None:
     monkeypatch.setattr("everstream.connectors.http.client.FIRST_PAUSE_S", 0.001)
     receiver.fail("500", "cut", "429 0", "lost", "408", "409", "503")
-    es.Webhook(receiver.url, key="n").open(who(tmp_path)).write([{"n": 1}, {"n": 2}])
+    es.Webhook(receiver.url, key="n").open(sink_shard(tmp_path)).write([{"n": 1}, {"n": 2}])
     seen = receiver.seen()
     assert seen["taken"] == [["1", {"n": 1}], ["2", {"n": 2}]]
     assert seen["tries"] == {"1": 8, "2": 1}
@@ -113,7 +113,7 @@ def test_what_may_go_well_next_time_is_tried_again(
 
 def test_no_answer_in_time_is_a_reason_to_try_again(receiver: Receiver, tmp_path: Path) -> None:
     receiver.fail("silent")
-    es.Webhook(receiver.url, key="n", timeout="300ms").open(who(tmp_path)).write([{"n": 1}])
+    es.Webhook(receiver.url, key="n", timeout="300ms").open(sink_shard(tmp_path)).write([{"n": 1}])
     assert receiver.seen()["tries"] == {"1": 2}
 
 
@@ -121,7 +121,7 @@ def test_a_server_that_asks_for_more_patience_than_there_is_gets_none(
     receiver: Receiver, tmp_path: Path
 ) -> None:
     receiver.fail("429 3600")
-    writer = es.Webhook(receiver.url, key="n").open(who(tmp_path))
+    writer = es.Webhook(receiver.url, key="n").open(sink_shard(tmp_path))
     with pytest.raises(ConnectorError, match=r"for 60 s: it answered 429 no: .*patience="):
         writer.write([{"n": 1}])
     assert receiver.seen()["tries"] == {"1": 1}
@@ -140,7 +140,7 @@ def test_a_refusal_ends_it_with_the_beginning_of_the_servers_words(
     receiver: Receiver, tmp_path: Path, status: str
 ) -> None:
     receiver.fail(status)
-    writer = es.Webhook(receiver.url, key="n").open(who(tmp_path))
+    writer = es.Webhook(receiver.url, key="n").open(sink_shard(tmp_path))
     with pytest.raises(UserError, match=f"it answered {status} no: ") as refused:
         writer.write([{"n": 1}])
     assert len(str(refused.value)) < 700
@@ -149,14 +149,14 @@ def test_a_refusal_ends_it_with_the_beginning_of_the_servers_words(
 
 def test_several_connections_bring_all_of_them(receiver: Receiver, tmp_path: Path) -> None:
     receiver.fail("500", "", "cut")
-    writer = es.Webhook(receiver.url, key="n-{n}", connections=4).open(who(tmp_path))
+    writer = es.Webhook(receiver.url, key="n-{n}", connections=4).open(sink_shard(tmp_path))
     writer.write(pl.DataFrame({"n": range(40)}))
     writer.close()
     assert sorted(record["n"] for record in receiver.records()) == list(range(40))
 
 
 def test_keys_of_any_text_fit_into_a_header(receiver: Receiver, tmp_path: Path) -> None:
-    writer = es.Webhook(receiver.url, key="{a}").open(who(tmp_path))
+    writer = es.Webhook(receiver.url, key="{a}").open(sink_shard(tmp_path))
     writer.write([{"a": "Größe 1%\n", "not": {"a": ["column"]}}, {"a": "plain/key:1", "not": 3}])
     keys = [key for key, _ in receiver.seen()["taken"]]
     assert keys == ["Gr%C3%B6%C3%9Fe%201%25%0A", "plain/key:1"]
@@ -210,7 +210,7 @@ def test_an_error_does_not_tell_a_secret(receiver: Receiver, tmp_path: Path, fau
         patience=0,
     )
     with pytest.raises(EverstreamError) as refused:
-        hook.open(who(tmp_path)).write([{"n": 1}])
+        hook.open(sink_shard(tmp_path)).write([{"n": 1}])
     shown: BaseException | None = refused.value
     while shown is not None:
         assert SECRET not in str(shown) + repr(shown)
@@ -226,7 +226,7 @@ def test_a_url_that_is_none_is_refused_without_showing_it(url: str) -> None:
 
 def test_a_transaction_that_waits_holds_no_secret(tmp_path: Path) -> None:
     sink: Sink = es.Webhook(f"https://me:{SECRET}@x/{SECRET}", headers={"X": SECRET})
-    writer = sink.open(who(tmp_path))
+    writer = sink.open(sink_shard(tmp_path))
     writer.write([{"n": 1}])
     transaction = writer.prepare(1)
     assert SECRET.encode() not in pickle.dumps(transaction)

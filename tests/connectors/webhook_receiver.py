@@ -47,8 +47,8 @@ class Receiver:
 
     def seen(self) -> dict[str, Any]:
         """taken: [key, body] in order; tries: key -> how often; differing: keys of several bodies."""
-        found: dict[str, Any] = urllib3.request("GET", f"{self.host}/seen").json()
-        return found
+        seen: dict[str, Any] = urllib3.request("GET", f"{self.host}/seen").json()
+        return seen
 
     def records(self) -> list[Any]:
         """What those whose work was done had in them, in order."""

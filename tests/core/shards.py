@@ -11,7 +11,7 @@ from everstream.core.messages import (
     Restore,
 )
 from everstream.core.protocols.aligned import Aligned
-from everstream.core.protocols.base import Place
+from everstream.core.protocols.base import ShardPosition
 from everstream.core.shard import Shard
 from everstream.runtime.payload import BatchPayload
 
@@ -23,7 +23,9 @@ G = Generation(1)
 
 
 def shard(*inputs: ChannelId, ordered: bool = False) -> Shard:
-    return Shard(ME, inputs, [OUT], Aligned(Place(ME, tuple(inputs), (OUT,))), ordered=ordered)
+    return Shard(
+        ME, inputs, [OUT], Aligned(ShardPosition(ME, tuple(inputs), (OUT,))), ordered=ordered
+    )
 
 
 def running(*inputs: ChannelId, ordered: bool = False, records: Any = ()) -> Shard:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from everstream.core.checkpointing.recovery_line import (
     START,
-    Link,
+    ChannelEnds,
     Position,
     cycles,
     descendants,
@@ -21,18 +21,18 @@ CHANCE = st.integers(0, 2**32).map(random.Random)
 
 
 @st.composite
-def graphs(draw: st.DrawFn, most: int = 4) -> tuple[list[str], list[Link]]:
+def graphs(draw: st.DrawFn, most: int = 4) -> tuple[list[str], list[ChannelEnds]]:
     """Some shards and channels between them: cycles, double channels and loops included."""
     shards = [f"s{number}" for number in range(draw(st.integers(1, most)))]
     one = st.sampled_from(shards)
     ends = draw(st.lists(st.tuples(one, one), max_size=7))
-    return shards, [Link(f"c{n}", a, b) for n, (a, b) in enumerate(ends)]
+    return shards, [ChannelEnds(f"c{n}", a, b) for n, (a, b) in enumerate(ends)]
 
 
 @st.composite
 def histories(
     draw: st.DrawFn, most: int = 4, steps: int = 80
-) -> tuple[list[str], list[Link], Histories]:
+) -> tuple[list[str], list[ChannelEnds], Histories]:
     """What really can have happened: frames are sent, received in order, and checkpoints taken."""
     shards, links = draw(graphs(most))
     chance = draw(CHANCE)
@@ -57,7 +57,7 @@ def histories(
 
 
 def _position(
-    shard: str, links: list[Link], sent: dict[str, int], received: dict[str, int]
+    shard: str, links: list[ChannelEnds], sent: dict[str, int], received: dict[str, int]
 ) -> Position:
     return Position(
         {k.name: received[k.name] for k in links if k.receiver == shard},
@@ -69,7 +69,7 @@ def at(found: Histories, shard: str, index: int) -> Position:
     return START if index < 0 else found[shard][index]
 
 
-def agree(links: list[Link], found: Histories, line: dict[str, int]) -> bool:
+def agree(links: list[ChannelEnds], found: Histories, line: dict[str, int]) -> bool:
     return all(
         at(found, str(b), line[str(b)]).received.get(name, 0)
         <= at(found, str(a), line[str(a)]).sent.get(name, 0)
@@ -77,7 +77,7 @@ def agree(links: list[Link], found: Histories, line: dict[str, int]) -> bool:
     )
 
 
-def line_by_reachability(links: list[Link], found: Histories) -> dict[str, int]:
+def line_by_reachability(links: list[ChannelEnds], found: Histories) -> dict[str, int]:
     """The rollback-dependency graph: (s, k) stands for 's cannot keep its position k'.
 
     Nobody has a position after the newest. Who cannot keep a position cannot keep later ones, and
@@ -104,7 +104,7 @@ def line_by_reachability(links: list[Link], found: Histories) -> dict[str, int]:
 @given(histories())
 @settings(max_examples=300)
 def test_the_fixpoint_finds_what_reachability_finds(
-    made: tuple[list[str], list[Link], Histories],
+    made: tuple[list[str], list[ChannelEnds], Histories],
 ) -> None:
     _, links, found = made
     line = recovery_line(links, found)
@@ -115,7 +115,7 @@ def test_the_fixpoint_finds_what_reachability_finds(
 @given(histories(most=3, steps=35))
 @settings(max_examples=200)
 def test_no_other_positions_that_agree_are_newer_for_any_shard(
-    made: tuple[list[str], list[Link], Histories],
+    made: tuple[list[str], list[ChannelEnds], Histories],
 ) -> None:
     shards, links, found = made
     line = recovery_line(links, found)
@@ -133,7 +133,7 @@ def test_no_other_positions_that_agree_are_newer_for_any_shard(
 @given(histories())
 @settings(max_examples=100)
 def test_more_checkpoints_never_move_the_line_back(
-    made: tuple[list[str], list[Link], Histories],
+    made: tuple[list[str], list[ChannelEnds], Histories],
 ) -> None:
     _, links, found = made
     fewer = {shard: history[:-1] for shard, history in found.items()}
@@ -142,14 +142,14 @@ def test_more_checkpoints_never_move_the_line_back(
 
 
 def test_the_start_agrees_with_everything() -> None:
-    links = [Link("c", "a", "b")]
+    links = [ChannelEnds("c", "a", "b")]
     assert recovery_line(links, {"a": [], "b": [Position({"c": 1})]}) == {"a": -1, "b": -1}
     assert recovery_line(links, {"a": [Position(sent={"c": 5})], "b": []}) == {"a": 0, "b": -1}
     assert recovery_line([], {"a": [], "b": []}) == {"a": -1, "b": -1}
 
 
 def test_no_edge_is_drawn_when_received_equals_sent() -> None:
-    links = [Link("c", "a", "b")]
+    links = [ChannelEnds("c", "a", "b")]
     equal = {"a": [Position(sent={"c": 3})], "b": [Position({"c": 3})]}
     assert recovery_line(links, equal) == {"a": 0, "b": 0}
     one_more = {"a": [Position(sent={"c": 3})], "b": [Position({"c": 4})]}
@@ -157,7 +157,7 @@ def test_no_edge_is_drawn_when_received_equals_sent() -> None:
 
 
 def test_checkpoints_on_a_cycle_can_fall_back_one_after_the_other_to_the_start() -> None:
-    links = [Link("there", "a", "b"), Link("back", "b", "a")]
+    links = [ChannelEnds("there", "a", "b"), ChannelEnds("back", "b", "a")]
     found = {
         "a": [Position({"back": n}, {"there": n}) for n in (1, 2, 3)],
         "b": [Position({"there": n + 1}, {"back": n}) for n in (0, 1, 2)],
@@ -168,7 +168,7 @@ def test_checkpoints_on_a_cycle_can_fall_back_one_after_the_other_to_the_start()
 @given(graphs(most=6), CHANCE)
 @settings(max_examples=200)
 def test_descendants_are_those_a_walk_can_reach(
-    graph: tuple[list[str], list[Link]], chance: random.Random
+    graph: tuple[list[str], list[ChannelEnds]], chance: random.Random
 ) -> None:
     shards, links = graph
     chosen = [shard for shard in shards if chance.random() < 0.4]
@@ -181,7 +181,7 @@ def test_descendants_are_those_a_walk_can_reach(
 @given(graphs(most=6))
 @settings(max_examples=200)
 def test_cycles_are_the_largest_groups_in_which_everybody_comes_back_to_everybody(
-    graph: tuple[list[str], list[Link]],
+    graph: tuple[list[str], list[ChannelEnds]],
 ) -> None:
     shards, links = graph
     walks = {(str(link.sender), str(link.receiver)) for link in links}

@@ -29,7 +29,7 @@ from everstream.core.messages import (
     StartCheckpoint,
 )
 from everstream.core.permits import permit
-from everstream.core.status import MOVES, Status
+from everstream.core.status import MOVES, ShardStatus
 from everstream.errors import ConnectorError, InternalError
 from everstream.runtime.payload import BatchPayload
 from tests.core.shards import (
@@ -51,9 +51,9 @@ from tests.core.shards import (
 # Moves.
 
 
-@pytest.mark.parametrize("before", Status)
-@pytest.mark.parametrize("after", Status)
-def test_a_shard_makes_exactly_the_legal_moves(before: Status, after: Status) -> None:
+@pytest.mark.parametrize("before", ShardStatus)
+@pytest.mark.parametrize("after", ShardStatus)
+def test_a_shard_makes_exactly_the_legal_moves(before: ShardStatus, after: ShardStatus) -> None:
     made = shard()
     made._status = before
     if after in MOVES[before]:
@@ -85,13 +85,13 @@ def test_restoring_loads_tells_and_starts() -> None:
     assert made.on_restore(Restore(G, Epoch(3), {})) == [LoadState(G, (), permit(3))]
     assert made.on_loaded(G, 0.5) == [Tell(Restored(ME, G, 0.5))]
     assert made.on_resume(G) == [Start()]
-    assert made.status is Status.RUNNING
+    assert made.status is ShardStatus.RUNNING
 
 
 def test_a_second_restore_of_the_same_generation_is_ignored() -> None:
     made = running(LEFT)
     assert made.on_restore(Restore(G, Epoch(0), {})) == []
-    assert made.status is Status.RUNNING
+    assert made.status is ShardStatus.RUNNING
 
 
 def test_what_belongs_to_another_generation_is_ignored() -> None:
@@ -105,14 +105,14 @@ def test_what_belongs_to_another_generation_is_ignored() -> None:
     assert made.on_durable(old, record) == []
     assert made.on_upload_failed(old, record, "full") == []
     assert made.on_committed(old, CheckpointNumber(1)) == []
-    assert made.status is Status.RESTORING
+    assert made.status is ShardStatus.RESTORING
 
 
 def test_a_checkpoint_that_cannot_be_loaded_is_reported_and_another_can_be_tried() -> None:
     made = shard(LEFT)
     made.on_restore(Restore(G, Epoch(2), {}))
     assert made.on_load_failed(G, "torn") == [Tell(RestoreFailed(ME, G, "torn"))]
-    assert made.status is Status.FAILED
+    assert made.status is ShardStatus.FAILED
     assert made.on_restore(Restore(Generation(2), Epoch(1), {})) != []
 
 
@@ -132,7 +132,7 @@ def test_a_shard_that_had_ended_in_its_checkpoint_stays_ended() -> None:
     made = running(
         LEFT, records=[CheckpointRecord(ME, CheckpointNumber(1), ("count",), final=True)]
     )
-    assert made.status is Status.ENDED
+    assert made.status is ShardStatus.ENDED
     assert made.on_stable(Epoch(2)) == [Commit(permit(2))]
 
 
@@ -211,7 +211,7 @@ def test_a_source_reads_and_ends() -> None:
     made = running()
     assert made.step(7) == [Produce(7)]
     assert made.on_source_ended() == [Finish()]
-    assert made.status is Status.ENDED and made.step() == []
+    assert made.status is ShardStatus.ENDED and made.step() == []
     (capture,) = made.on_finished()
     assert isinstance(capture, Capture) and capture.record.final
 
@@ -219,10 +219,10 @@ def test_a_source_reads_and_ends() -> None:
 def test_a_shard_ends_when_all_its_inputs_have() -> None:
     made = running(LEFT, RIGHT)
     feed(made, end(LEFT, 1))
-    assert steps(made) == [] and made.status is Status.RUNNING
+    assert steps(made) == [] and made.status is ShardStatus.RUNNING
     feed(made, data(RIGHT, 1), end(RIGHT, 2))
     assert [type(i) for i in steps(made)] == [Deliver, Finish]
-    assert made.status is Status.ENDED
+    assert made.status is ShardStatus.ENDED
 
 
 def test_an_ended_input_does_not_hide_the_work_on_the_others() -> None:
@@ -300,7 +300,7 @@ def test_only_a_running_or_stopped_source_acts_on_the_start_of_an_epoch() -> Non
 def test_a_source_told_to_stop_gives_nothing_more_but_takes_part_in_later_epochs() -> None:
     source = running()
     source.on_start_checkpoint(StartCheckpoint(Epoch(1), stop=True))
-    assert source.status is Status.STOPPED and source.step() == []
+    assert source.status is ShardStatus.STOPPED and source.step() == []
     again = source.on_start_checkpoint(StartCheckpoint(Epoch(2), stop=True))
     assert [type(i) for i in again] == [Capture, EmitMarkers]
 

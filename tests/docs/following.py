@@ -42,7 +42,7 @@ class Block:
 
 def blocks_of(page: str) -> list[Block]:
     """All fenced blocks of a page, in their order."""
-    return [Block(*found) for found in BLOCK.findall((ROOT / page).read_text())]
+    return [Block(*match) for match in BLOCK.findall((ROOT / page).read_text())]
 
 
 def commands_in(text: str) -> Iterator[tuple[str, int]]:
@@ -95,13 +95,13 @@ class Following:
 
     def command(self, command: str, code: int = 0) -> str:
         """What a command prints, which must end with this code."""
-        words = shlex.split(command)
-        if words[0] == "everstream":
-            done = CliRunner().invoke(app, words[1:], env={"COLUMNS": "160"})
+        arguments = shlex.split(command)
+        if arguments[0] == "everstream":
+            done = CliRunner().invoke(app, arguments[1:], env={"COLUMNS": "160"})
             assert done.exit_code == code, f"{command}\n{done.output}\n{done.exception!r}"
             return done.output
-        if words[0] == "python":
-            return self._program(words[1])
+        if arguments[0] == "python":
+            return self._program(arguments[1])
         ended = subprocess.run(
             ["bash", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )

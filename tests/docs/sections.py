@@ -10,14 +10,14 @@ TESTS = Path(__file__).with_name("test_connector_programs.py")
 
 def _programs(document: str) -> list[tuple[str, str]]:
     """Heading and text of each program."""
-    found, heading = [], ""
+    programs, heading = [], ""
     pieces = re.split(r"(?ms)^(#+ .+?$|```python\n.*?^```$)", (ROOT / document).read_text())
     for piece in pieces:
         if piece.startswith("#"):
             heading = piece.lstrip("# ")
         elif piece.startswith("```python\n"):
-            found.append((heading, piece.removeprefix("```python\n").removesuffix("```")))
-    return found
+            programs.append((heading, piece.removeprefix("```python\n").removesuffix("```")))
+    return programs
 
 
 def program_under(document: str, heading: str, instead: dict[str, str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 import everstream as es
 from everstream.audit.comparison import compare
 from everstream.audit.end_gate import EndGate
-from everstream.audit.kill_plan import KillPlan, lasts_s, targets_of
+from everstream.audit.kill_plan import KillSchedule, lasts_s, targets_of
 from everstream.audit.rehearsal import Rehearsal, rehearsed
 from everstream.core.plan import make_plan
 from everstream.engine.faults.kills import Kill
@@ -59,7 +59,7 @@ def test_an_example_comes_through_random_kills_with_the_same_output(
     _, pipeline = load(name)
     undisturbed = rehearsed(pipeline, Rehearsal()).run(master=MASTER)
     plan = make_plan(pipeline, 2)
-    drawn = KillPlan(targets_of(plan, undisturbed.counts, drivers=False), SEED).round(KILLS)
+    drawn = KillSchedule(targets_of(plan, undisturbed.counts, drivers=False), SEED).round(KILLS)
     counts = undisturbed.counts
     records = tuple((node.name, counts[node.name][1]) for node in plan.graph.of_kind(Kind.SOURCE))
     gate = tmp_path / "gate"

@@ -9,8 +9,8 @@ OURS = ("store", "journal", "lines/_pending", "parquet/_pending")
 
 def files_of(folder: Path) -> list[Path]:
     """Every file that is ours, but for dead letters that are out: nobody reads them again."""
-    found = [path for part in OURS for path in sorted((folder / part).rglob("*")) if path.is_file()]
-    return [p for p in found if not ("dead_letters" in p.parts and p.name.startswith("part-"))]
+    paths = [path for part in OURS for path in sorted((folder / part).rglob("*")) if path.is_file()]
+    return [p for p in paths if not ("dead_letters" in p.parts and p.name.startswith("part-"))]
 
 
 def kind_of(path: Path, folder: Path) -> str:

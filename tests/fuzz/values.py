@@ -179,8 +179,8 @@ class Run:
             writer.close()
 
     def _opened(self, shard: int) -> Writer:
-        who = self.place.who(self.generation, shard, SHARDS)
-        writer: Writer = pickle.loads(pickle.dumps(self.place.sink())).open(who)
+        sink_shard = self.place.sink_shard(self.generation, shard, SHARDS)
+        writer: Writer = pickle.loads(pickle.dumps(self.place.sink())).open(sink_shard)
         if self.saved.writers[shard] is not None:
             writer.restore(pickle.loads(pickle.dumps(self.saved.writers[shard])))
         waiting = [pickle.loads(data) for data in self.saved.transactions[shard]]
@@ -225,20 +225,20 @@ class Run:
 
     def check(self) -> None:
         """Every record is there once, as it was sent, or was refused by name."""
-        found: dict[int, dict[str, Any]] = {}
+        rows: dict[int, dict[str, Any]] = {}
         for row in self.place.rows():
             number = int(row["id"])
-            assert number not in found, f"record {number} is there twice"
-            found[number] = row
+            assert number not in rows, f"record {number} is there twice"
+            rows[number] = row
         kind, refused = self.place.kind, self.saved.refused
         shown = {
             r["id"] for i, p in zip(self.inputs, self.saved.places, strict=True) for r in i[:p]
         }
         if self.refusal is not None and self.committed < self.saved.number:
             return  # what the last whole checkpoint holds is shown when the run is taken up again
-        assert found.keys() == shown - refused.keys(), "records are lost, or there though refused"
+        assert rows.keys() == shown - refused.keys(), "records are lost, or there though refused"
         decimals = {n for r in self.records for n, v in r.items() if isinstance(v, Decimal)}
-        for number, row in found.items():
+        for number, row in rows.items():
             sent = self.records[number]
             assert row.keys() >= {n for n, v in sent.items() if v is not None}
             for name, value in row.items():

@@ -31,8 +31,8 @@ def test_the_promised_cost_and_catch_up_come_true_in_the_simulation() -> None:
     # One simulated tuple stands for a thousand records; the ratios stay the same.
     rate, capacity = known.rate_per_s / 1000, known.capacity_per_s / 1000
     model = m.Model(
-        (m.Operator("job", m.constant(1 / capacity), 1),),
-        (m.Source("job", m.constant(1 / rate)),),
+        (m.OperatorModel("job", m.constant(1 / capacity), 1),),
+        (m.SourceModel("job", m.constant(1 / rate)),),
         window_tuples=int(rate * 20_000),
         checkpoints=m.Checkpoints(
             advice.interval_s, 0.1 + known.costs.stands_still_s["aligned"], known.upload_s

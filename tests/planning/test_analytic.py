@@ -8,14 +8,16 @@ import pytest
 from everstream.planning import analytic
 from everstream.planning import model as m
 from everstream.planning.queueing import estimate, replicate, simulate
+from everstream_lab.queueing import equations
+from tests.planning import closed_forms
 
 RATE = 50.0
 
 
 def system(tuples: int, service_s: float = 2e-3, **parts: object) -> m.Model:
     """One operator with one CPU (capacity 500/s) fed at 50/s, unless told otherwise."""
-    operators = (m.Operator("only", m.normal(service_s, service_s / 10), 1),)
-    sources = (m.Source("only", m.normal(1 / RATE, 1e-4)),)
+    operators = (m.OperatorModel("only", m.normal(service_s, service_s / 10), 1),)
+    sources = (m.SourceModel("only", m.normal(1 / RATE, 1e-4)),)
     return m.Model(operators, sources, tuples, **parts)  # type: ignore[arg-type]
 
 
@@ -37,10 +39,10 @@ def test_equations_one_and_five_hold_within_one_per_cent(interval_s: float) -> N
     run = simulate(system(100_000, checkpoints=m.Checkpoints(interval_s, 1.0)))
     work_s = 100_000 / RATE
     assert run.window_s == pytest.approx(
-        analytic.run_time_without_failures_s(work_s, interval_s, 1.0), rel=0.01
+        equations.run_time_without_failures_s(work_s, interval_s, 1.0), rel=0.01
     )
     assert run.lost == pytest.approx(
-        analytic.loss_without_failures(RATE, work_s, interval_s, 1.0), rel=0.01
+        equations.loss_without_failures(RATE, work_s, interval_s, 1.0), rel=0.01
     )
 
 
@@ -50,10 +52,10 @@ def test_equation_three_holds_within_twelve_per_cent_and_six_counts_up_to_thirty
     runs = replicate(model, 20)
     work_s = 200_000 / RATE
     assert estimate([run.window_s for run in runs]).mean == pytest.approx(
-        analytic.run_time_with_failures_s(work_s, 74, 1, 60, 600), rel=0.12
+        equations.run_time_with_failures_s(work_s, 74, 1, 60, 600), rel=0.12
     )
     lost = estimate([run.lost for run in runs]).mean
-    assert lost < analytic.loss_with_failures(RATE, work_s, 74, 1, 60, 600) < 1.3 * lost
+    assert lost < equations.loss_with_failures(RATE, work_s, 74, 1, 60, 600) < 1.3 * lost
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -62,13 +64,13 @@ def test_the_exact_discard_forecast_holds_within_five_per_cent(nodes: int) -> No
     operators = m.line(names, m.constant(2e-3), cpus=1)
     model = m.Model(
         operators,
-        (m.Source("a", m.constant(1 / 20)),),
+        (m.SourceModel("a", m.constant(1 / 20)),),
         20_000,
         m.Checkpoints(45, 1),
         m.Failures(names[:nodes], m.exponential(300), recovery_s=20),
     )
     runs = replicate(model, 150, seed=5)
-    forecast = analytic.discard_forecast(20, 20_000, 45, 1, 20, 300, nodes)
+    forecast = closed_forms.discard_forecast(20, 20_000, 45, 1, 20, 300, nodes)
     for field in ("window_s", "lost", "unprocessed", "recoveries"):
         found = estimate([float(getattr(run, field)) for run in runs])
         assert found.mean == pytest.approx(getattr(forecast, field), rel=0.06), field
@@ -142,7 +144,3 @@ def test_without_spare_capacity_nothing_is_ever_caught_up() -> None:
     assert analytic.Backlog(100, 100, 10, 0.1).catch_up_s() == math.inf
     assert analytic.Backlog(99.9, 100, 10, 0.1).catch_up_s() == math.inf
     assert analytic.Backlog(50, 100, 10, 0.1, outage_s=1).catch_up_s() < math.inf
-
-
-def test_one_node_writing_alone_is_the_simplest_case_of_equation_two() -> None:
-    assert analytic.shared_commit_s(4, 250e6, 500e6) == pytest.approx(2.0)

@@ -14,7 +14,7 @@ from everstream.planning.auto import (
     CheckpointSeen,
     Decision,
     FailureSeen,
-    LoadSeen,
+    RateSeen,
 )
 
 
@@ -32,7 +32,7 @@ def feed(
 
 def test_before_any_measurement_the_initial_interval_stands() -> None:
     auto = AutoInterval(AutoSettings(initial_s=7))
-    decision = auto.see(LoadSeen(1.0, 100, 500))
+    decision = auto.see(RateSeen(1.0, 100, 500))
     assert (decision.interval_s, decision.changed) == (7, False)
     assert "no checkpoint has been measured" in decision.reason
 
@@ -95,7 +95,7 @@ def test_the_interval_never_leaves_the_bounds_of_the_user() -> None:
 def test_a_recovery_target_caps_the_interval_so_that_the_worst_recovery_meets_it() -> None:
     settings = AutoSettings(recovery_target_s=10.0)
     auto = AutoInterval(settings)
-    auto.see(LoadSeen(0.0, 1000.0, 3000.0))
+    auto.see(RateSeen(0.0, 1000.0, 3000.0))
     feed(auto, 3, 0.05, 0, duration_s=0.5)
     auto.see(FailureSeen(100.0, outage_s=1.5))
     feed(auto, 12, 0.05, 100, duration_s=0.5)
@@ -122,7 +122,7 @@ def test_the_recovery_target_wins_over_the_overhead_limit() -> None:
     only_overhead = AutoSettings(max_overhead=0.001)
     short, long = AutoInterval(both), AutoInterval(only_overhead)
     for auto in (short, long):
-        auto.see(LoadSeen(0.0, 1000.0, 3000.0))
+        auto.see(RateSeen(0.0, 1000.0, 3000.0))
         feed(auto, 20, 0.2, 0)
     assert long.interval_s == pytest.approx(0.2 * 0.999 / 0.001, rel=0.3)
     assert short.interval_s < 12
@@ -184,7 +184,7 @@ def test_whatever_happens_the_interval_is_finite_in_bounds_and_explained(
         elif kind == "failure":
             decision = auto.see(FailureSeen(at_s, first))
         else:
-            decision = auto.see(LoadSeen(at_s, first, second or 1.0))
+            decision = auto.see(RateSeen(at_s, first, second or 1.0))
         assert math.isfinite(decision.interval_s)
         assert settings.shortest_s <= decision.interval_s <= settings.longest_s
         assert decision.changed == (decision.interval_s != before_s)

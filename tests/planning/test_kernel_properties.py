@@ -26,7 +26,7 @@ def models(draw: st.DrawFn) -> m.Model:
             routes.append((names[i + 1], draw(st.sampled_from([1.0, 0.6]))))
         if draw(st.booleans()):
             routes.append((names[0], 0.2 if not routes or routes[0][1] < 1 else 0.0))
-        operators.append(m.Operator(name, draw(laws), draw(st.integers(1, 3)), tuple(routes)))
+        operators.append(m.OperatorModel(name, draw(laws), draw(st.integers(1, 3)), tuple(routes)))
     entities = draw(st.integers(1, 5))
     gap = m.exponential(2e-3 * 2.5 * entities)
     failures = None
@@ -48,7 +48,7 @@ def models(draw: st.DrawFn) -> m.Model:
     )
     return m.Model(
         tuple(operators),
-        (m.Source(names[0], gap, entities),),
+        (m.SourceModel(names[0], gap, entities),),
         window_tuples=draw(st.integers(1, 600)),
         checkpoints=checkpoints,
         failures=failures,

@@ -13,7 +13,9 @@ from tests.planning import closed_forms
 
 def one_queue(service: m.Distribution, cpus: int, gap_s: float, tuples: int = 600_000) -> m.Model:
     return m.Model(
-        (m.Operator("only", service, cpus),), (m.Source("only", m.exponential(gap_s)),), tuples
+        (m.OperatorModel("only", service, cpus),),
+        (m.SourceModel("only", m.exponential(gap_s)),),
+        tuples,
     )
 
 
@@ -48,15 +50,17 @@ def test_waiting_time_with_one_cpu_is_that_of_pollaczek_and_khinchine(
 
 
 def test_batches_wait_as_the_batch_formula_says() -> None:
-    source = m.Source("only", m.exponential(0.01), entities=6)
-    model = m.Model((m.Operator("only", m.exponential(1e-3), 1),), (source,), 1_500_000)
+    source = m.SourceModel("only", m.exponential(0.01), entities=6)
+    model = m.Model((m.OperatorModel("only", m.exponential(1e-3), 1),), (source,), 1_500_000)
     expected = closed_forms.batch_mm1_wait_s(100, 6, 1e-3)
     assert simulate(model, seed=1).mean_wait_s[0] == pytest.approx(expected, rel=0.03)
 
 
 def test_a_tandem_of_exponential_queues_behaves_like_separate_ones() -> None:
     operators = m.line(("a", "b", "c"), m.exponential(1e-3), cpus=2)
-    run = simulate(m.Model(operators, (m.Source("a", m.exponential(1e-3 / 1.4)),), 1_500_000), 2)
+    run = simulate(
+        m.Model(operators, (m.SourceModel("a", m.exponential(1e-3 / 1.4)),), 1_500_000), 2
+    )
     expected = closed_forms.mmc_wait_s(1400, 1e-3, 2)
     for wait_s in run.mean_wait_s:
         assert wait_s == pytest.approx(expected, rel=0.05)
@@ -65,12 +69,15 @@ def test_a_tandem_of_exponential_queues_behaves_like_separate_ones() -> None:
 
 def test_a_graph_with_branches_and_feedback_is_a_jackson_network() -> None:
     operators = (
-        m.Operator("split", m.exponential(1e-3), 2, (("left", 0.3), ("right", 0.5))),
-        m.Operator("left", m.exponential(2e-3), 1, (("join", 1.0),)),
-        m.Operator("right", m.exponential(1e-3), 1, (("join", 1.0),)),
-        m.Operator("join", m.exponential(1e-3), 2, (("split", 0.25), (m.EXIT, 0.75))),
+        m.OperatorModel("split", m.exponential(1e-3), 2, (("left", 0.3), ("right", 0.5))),
+        m.OperatorModel("left", m.exponential(2e-3), 1, (("join", 1.0),)),
+        m.OperatorModel("right", m.exponential(1e-3), 1, (("join", 1.0),)),
+        m.OperatorModel("join", m.exponential(1e-3), 2, (("split", 0.25), (m.EXIT, 0.75))),
     )
-    sources = (m.Source("split", m.exponential(1 / 500)), m.Source("join", m.exponential(1 / 200)))
+    sources = (
+        m.SourceModel("split", m.exponential(1 / 500)),
+        m.SourceModel("join", m.exponential(1 / 200)),
+    )
     model = m.Model(operators, sources, 1_500_000)
     run = simulate(model, seed=4)
     for operator, visits, wait_s in zip(operators, model.visits(), run.mean_wait_s, strict=True):
@@ -86,8 +93,8 @@ def small_line(**changes: object) -> m.Model:
     base = m.Model(
         m.line(("a", "b", "c", "d"), m.normal(8e-3, 2e-3), cpus=3),
         (
-            m.Source("a", m.normal(32e-3, 2e-3), entities=4),
-            m.Source("a", m.exponential(1 / 140), entities=1),
+            m.SourceModel("a", m.normal(32e-3, 2e-3), entities=4),
+            m.SourceModel("a", m.exponential(1 / 140), entities=1),
         ),
         window_tuples=8_000,
         checkpoints=m.Checkpoints(2.0, 0.25),
@@ -205,7 +212,7 @@ def test_models_that_cannot_work_are_refused_with_advice() -> None:
     with pytest.raises(m.ModelError, match="add CPUs"):
         dataclasses.replace(one_queue(m.constant(2e-3), 1, 1e-3), behaviour="backlog")
     with pytest.raises(m.ModelError, match="unknown"):
-        m.Model((m.Operator("a", m.constant(1)),), (m.Source("b", m.constant(1)),), 1)
+        m.Model((m.OperatorModel("a", m.constant(1)),), (m.SourceModel("b", m.constant(1)),), 1)
     with pytest.raises(m.ModelError, match="add checkpoints"):
         small_line(checkpoints=None, failures=m.Failures(("a",), m.exponential(5.0), 0.5))
 

@@ -26,7 +26,7 @@ from everstream.core.messages import (
 )
 from everstream.core.permits import permit
 from everstream.core.plan import make_plan
-from everstream.core.shard import Status
+from everstream.core.shard import ShardStatus
 from everstream.errors import OperatorError
 from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.stream import Pipeline
@@ -82,7 +82,7 @@ def test_records_are_shown_only_when_their_epoch_is_stable() -> None:
     assert shown(it) == []
     commit(it, 1)
     assert shown(it) == [1, 2]
-    assert it.engine.told(Committed) == [Committed(it.id, Generation(1), CheckpointNumber(1))]
+    assert it.engine.reported(Committed) == [Committed(it.id, Generation(1), CheckpointNumber(1))]
 
 
 def test_a_restore_commits_what_the_checkpoint_had_prepared() -> None:
@@ -101,7 +101,7 @@ def test_a_restore_commits_what_the_checkpoint_had_prepared() -> None:
 def test_a_source_that_ends_takes_its_last_checkpoint_by_itself() -> None:
     it = bench(lambda s: s)
     it.step(6)
-    assert it.runner.shard.status is Status.ENDED
+    assert it.runner.shard.status is ShardStatus.ENDED
     (upload,) = it.engine.uploads
     assert upload.record.final
     assert upload.record.counts == {"numbers": (0, 4), "out": (4, 4)}
@@ -130,7 +130,7 @@ def test_a_checkpoint_that_cannot_be_written_is_reported_and_the_run_goes_on() -
     it.step()
     it.runner.on_command(StartCheckpoint(Epoch(1)))
     it.runner.on_upload_failed(it.engine.uploads[0], OSError(28, "No space left on device"))
-    assert [r.reason for r in it.engine.told(CheckpointFailed)] == [
+    assert [r.reason for r in it.engine.reported(CheckpointFailed)] == [
         "[Errno 28] No space left on device"
     ]
     it.step()
@@ -147,15 +147,15 @@ def test_state_that_cannot_be_saved_fails_the_shard_with_the_operators_name() ->
     it = bench(lambda s: s.process(Bad(), name="bad"))
     it.step()
     it.runner.on_command(StartCheckpoint(Epoch(1)))
-    (failed,) = it.engine.told(ShardFailed)
+    (failed,) = it.engine.reported(ShardFailed)
     assert "cannot be saved in a checkpoint" in failed.error.message
-    assert it.runner.shard.status is Status.FAILED
+    assert it.runner.shard.status is ShardStatus.FAILED
 
 
 def test_a_failing_function_is_reported_with_operator_record_traceback_and_story() -> None:
     it = bench(lambda s: s.map(lambda x: 1 // (x - 2), name="divide"))
     it.step(2)
-    (failed,) = it.engine.told(ShardFailed)
+    (failed,) = it.engine.reported(ShardFailed)
     error = failed.error
     assert isinstance(error, OperatorError)
     assert (error.operator, error.shard, error.record) == ("divide", 0, "2")
@@ -163,7 +163,7 @@ def test_a_failing_function_is_reported_with_operator_record_traceback_and_story
     assert "everstream/core" not in error.traceback
     assert any("running -> failed" in line for line in error.story)
     it.step(3)
-    assert len(it.engine.told(ShardFailed)) == 1, "it waits for the coordinator"
+    assert len(it.engine.reported(ShardFailed)) == 1, "it waits for the coordinator"
 
 
 def test_an_error_in_a_hook_names_no_record() -> None:
@@ -176,14 +176,14 @@ def test_an_error_in_a_hook_names_no_record() -> None:
 
     it = bench(lambda s: s.process(Bad(), name="bad"))
     it.step(6)
-    (failed,) = it.engine.told(ShardFailed)
+    (failed,) = it.engine.reported(ShardFailed)
     assert (failed.error.operator, failed.error.record) == ("bad", "")
 
 
 def test_a_long_record_is_cut_in_the_report() -> None:
     it = bench(lambda s: s.map(lambda x: x.missing, name="bad"), items=["x" * 5000])
     it.step()
-    (failed,) = it.engine.told(ShardFailed)
+    (failed,) = it.engine.reported(ShardFailed)
     assert len(failed.error.record) == 303 and failed.error.record.endswith("...")
 
 
@@ -229,9 +229,9 @@ def test_a_missing_object_makes_the_restore_fail_not_the_shard() -> None:
     record = it.checkpoint(1)
     it.engine.objects.clear()
     it.restore(record, stable=1)
-    (failed,) = it.engine.told(RestoreFailed)
+    (failed,) = it.engine.reported(RestoreFailed)
     assert failed.generation == 2 and "is missing" in failed.reason
-    assert it.engine.told(ShardFailed) == []
+    assert it.engine.reported(ShardFailed) == []
 
 
 def test_an_operator_that_moved_to_another_chain_finds_its_state() -> None:
@@ -246,7 +246,7 @@ def test_an_operator_that_moved_to_another_chain_finds_its_state() -> None:
     after.outside = OutsideSink.worlds[WORLD] = it.outside
     after.generation = it.generation
     after.restore(record, stable=1)
-    assert after.engine.told(Restored), after.engine.reports
+    assert after.engine.reported(Restored), after.engine.reports
     stage: ChainStages = after.runner.chain
     assert stage.state.keystore("total", "state").get(0) == 6
 
@@ -275,7 +275,7 @@ def test_output_that_cannot_be_committed_is_held_against_its_sink(error: BaseExc
     (job,) = it.engine.commits
     it.step()  # whatever is at work by then
     it.runner.on_commit_failed(job, error)
-    (failed,) = it.engine.told(ShardFailed)
+    (failed,) = it.engine.reported(ShardFailed)
     assert isinstance(failed.error, OperatorError) and failed.error.operator == "out"
     assert type(error).__name__ in failed.error.message
 
@@ -297,9 +297,9 @@ def test_a_record_that_cannot_be_sent_fails_the_shard_also_when_credit_comes_lat
     for _ in range(6):
         if it.runner.can_step(0.0):
             it.step()
-    assert it.engine.told(ShardFailed) == []
+    assert it.engine.reported(ShardFailed) == []
     it.runner.on_grant(it.engine.frames[0].channel, Generation(1), 1)
-    (failed,) = it.engine.told(ShardFailed)
+    (failed,) = it.engine.reported(ShardFailed)
     assert "must pickle" in failed.error.message
 
 
@@ -342,7 +342,7 @@ def test_a_source_that_is_told_to_pause_keeps_what_it_has_read_for_its_checkpoin
     it.runner.on_command(Pause())
     assert not it.runner.can_step(0.0)
     it.runner.on_command(Probe(EVERYBODY, 1))
-    assert it.engine.told(Census)[-1].passive
+    assert it.engine.reported(Census)[-1].passive
     saved = it.checkpoint(1)
     again = Bench(plan)
     again.engine.objects = it.engine.objects

@@ -13,7 +13,7 @@ from everstream.core.ids import ChannelId, CheckpointNumber, Epoch, Generation, 
 from everstream.core.instructions import Advance, Deliver
 from everstream.core.messages import Restore, Stable
 from everstream.core.plan import make_plan
-from everstream.core.protocols.base import Place
+from everstream.core.protocols.base import ShardPosition
 from everstream.core.scheme import ALIGNED
 from everstream.core.shard import Shard
 from everstream.engine.continuous.transport.wire import Credit
@@ -71,7 +71,11 @@ def test_an_input_that_has_ended_holds_time_back_no_longer() -> None:
 
 def test_a_feedback_input_says_nothing_about_the_time() -> None:
     it = Shard(
-        ME, [LEFT, RIGHT], [], ALIGNED.protocol(Place(ME, (LEFT, RIGHT), ())), feedback=[RIGHT]
+        ME,
+        [LEFT, RIGHT],
+        [],
+        ALIGNED.protocol(ShardPosition(ME, (LEFT, RIGHT), ())),
+        feedback=[RIGHT],
     )
     it.on_restore(Restore(G, Epoch(0), {}))
     it.on_loaded(G, 0.0)

@@ -5,7 +5,7 @@ from typing import Any
 from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId, ShardId
 from everstream.core.protocols.aligned import Aligned
-from everstream.core.protocols.base import Place
+from everstream.core.protocols.base import ShardPosition
 from everstream.core.shard import Shard
 from everstream.pipeline.graph import Broadcast, ByKey, OnDemand, Routing
 from everstream.pipeline.keys import Keying
@@ -24,7 +24,7 @@ class Wire:
         self, routing: Routing, one_frame: bool = False, space: SpillSpace | None = None
     ) -> None:
         """space: it leads back, and lets wait there what does not fit into memory."""
-        shard = Shard(ME, [], CHANNELS, Aligned(Place(ME, (), tuple(CHANNELS))))
+        shard = Shard(ME, [], CHANNELS, Aligned(ShardPosition(ME, (), tuple(CHANNELS))))
         self.sent: list[Frame] = []
         wiring = Wiring(
             shard, tuple(CHANNELS), self.sent.append, one_frame, space is not None, None, space

@@ -16,7 +16,7 @@ from everstream.core.messages import (
 )
 from everstream.core.plan import Plan, make_plan
 from everstream.core.scheme import ALIGNED
-from everstream.core.shard import Status
+from everstream.core.shard import ShardStatus
 from everstream.errors import CorruptObject
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.runtime.jobs import CommitJob, Upload
@@ -79,7 +79,7 @@ class MemoryEngineApi:
     def reached(self, shard: ShardId, point: Point) -> None:
         """Nobody is killed here."""
 
-    def told(self, kind: type) -> list[Any]:
+    def reported(self, kind: type) -> list[Any]:
         return [report for report in self.reports if isinstance(report, kind)]
 
 
@@ -97,7 +97,7 @@ class Bench:
         self.generation += 1
         g = Generation(self.generation)
         self.runner.on_command(Restore(g, Epoch(stable), {self.id: records}))
-        if self.runner.shard.status is Status.READY:
+        if self.runner.shard.status is ShardStatus.READY:
             self.runner.on_command(Resume(g, {WorkerId(0): None}))
         return self
 
@@ -111,7 +111,7 @@ class Bench:
         ref = ObjectRef.of(upload.name, data)
         self.engine.objects[ref] = data
         self.runner.on_uploaded(upload, ref, 0.0)
-        record: CheckpointRecord = self.engine.told(CheckpointTaken)[-1].record
+        record: CheckpointRecord = self.engine.reported(CheckpointTaken)[-1].record
         return record
 
     def step(self, times: int = 1) -> None:

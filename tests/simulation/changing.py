@@ -50,14 +50,14 @@ class Changing:
         check_names(pipeline.graph)
         world = self.world
         plan = make_plan(pipeline, 3)
-        found = going_on(self.manifests(), plan, world.scheme.log, overrides)
-        if found.wished is not None:
+        resumption = going_on(self.manifests(), plan, world.scheme.log, overrides)
+        if resumption.wished is not None:
             store = CheckpointStore(world.disk)
             lease = store.acquire_lease("the next driver")
-            store.append_manifest(lease, found.wished.to_json())
-        found.tell(plan)
+            store.append_manifest(lease, resumption.wished.to_json())
+        resumption.tell(plan)
         world.plan = world.wanted = plan
-        self.notes = found.notes
+        self.notes = resumption.notes
         return self
 
     def finish(self) -> Counter[Any]:
@@ -71,8 +71,8 @@ class Changing:
         return self.world.outside.counts("out")
 
     def manifests(self) -> list[EpochManifest]:
-        found = CheckpointStore(self.world.disk).manifests()
-        return [EpochManifest.from_json(manifest.body) for manifest in found]
+        stored = CheckpointStore(self.world.disk).manifests()
+        return [EpochManifest.from_json(manifest.body) for manifest in stored]
 
     def read_by(self, source: str) -> int:
         """How many records a source had given at the current checkpoint."""

@@ -18,7 +18,7 @@ from everstream.core.ids import Epoch, Generation, ShardId
 from everstream.core.instructions import Capture, Instruction
 from everstream.core.permits import permit
 from everstream.core.protocols.aligned import Aligned
-from everstream.core.protocols.base import Ask, Verdict
+from everstream.core.protocols.base import Ask, FrameAction
 from everstream.core.shard import Shard
 from everstream.errors import StoreError
 from everstream.runtime.jobs import Upload
@@ -51,8 +51,8 @@ def mutant(function: Callable[[Patch], None]) -> Callable[[Patch], None]:
 
 @mutant
 def alignment_does_not_hold_channels(patch: Patch) -> None:
-    def admit(self: Aligned, frame: Frame) -> Verdict:
-        return Verdict.CONSUME if frame.kind is FrameKind.MARKER else Verdict.DELIVER
+    def admit(self: Aligned, frame: Frame) -> FrameAction:
+        return FrameAction.CONSUME if frame.kind is FrameKind.MARKER else FrameAction.DELIVER
 
     patch.setattr(Aligned, "admit", admit)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from everstream.core.checkpointing.record import CheckpointRecord
-from everstream.core.checkpointing.recovery_line import START, Link, Position
+from everstream.core.checkpointing.recovery_line import START, ChannelEnds, Position
 from everstream.core.coordinators import checkpoint_index
 from everstream.core.coordinators.independent_strategy import IndependentStrategy
 from everstream.core.coordinators.termination import TerminationDetector
@@ -18,7 +18,7 @@ from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId, Generation
 from everstream.core.instructions import Instruction
 from everstream.core.messages import Recover, Stable
-from everstream.core.protocols.uncoordinated import Uncoordinated
+from everstream.core.protocols.uncoordinated import UncoordinatedProtocol
 from everstream.core.shard import Shard
 from everstream.runtime import sent_frames
 from everstream.runtime.jobs import Upload
@@ -62,7 +62,7 @@ def replay_starts_one_frame_too_early(patch: Patch) -> None:
 
 @mutant(2, 3, 4)
 def an_edge_is_drawn_when_received_equals_sent(patch: Patch) -> None:
-    def strict(links: Sequence[Link], histories: Mapping[Any, Sequence[Position]]) -> Any:
+    def strict(links: Sequence[ChannelEnds], histories: Mapping[Any, Sequence[Position]]) -> Any:
         line = {shard: len(history) - 1 for shard, history in histories.items()}
 
         def at(shard: Any) -> Position:
@@ -100,8 +100,10 @@ def positions_are_forgotten_on_idle_channels(patch: Patch) -> None:
 
 @mutant(1, 3, 19)
 def the_protocols_variables_are_not_restored(patch: Patch) -> None:
-    restore = Uncoordinated.restore
-    patch.setattr(Uncoordinated, "restore", lambda self, variables, ended: restore(self, {}, ended))
+    restore = UncoordinatedProtocol.restore
+    patch.setattr(
+        UncoordinatedProtocol, "restore", lambda self, variables, ended: restore(self, {}, ended)
+    )
 
 
 @mutant(29, 33, 34)

@@ -7,7 +7,7 @@ import pytest
 from everstream.core.orders import Outcome
 from everstream.errors import CorruptObject, UserError
 from everstream.inspection import look, rewind, state_of
-from everstream.inspection.checkpoints import Status
+from everstream.inspection.checkpoints import CheckpointStatus
 from everstream.simulation.disk import SimulatedDisk
 from everstream.simulation.faults.injected import NO_FAULTS
 from everstream.simulation.shapes import shape_for
@@ -25,7 +25,9 @@ def outside_look(world: World) -> CheckpointStore:
 
 def kept(world: World) -> list[int]:
     rows = look(outside_look(world)).checkpoints
-    return [row.epoch for row in rows if row.status is Status.KEPT and row.epoch is not None]
+    return [
+        row.epoch for row in rows if row.status is CheckpointStatus.KEPT and row.epoch is not None
+    ]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -70,7 +72,9 @@ def test_kills_after_a_rewind_never_bring_back_what_was_given_up(seed: int) -> N
     world.resume()
     assert world.run().right, world.history.violations
     assert given_up.isdisjoint(
-        row.slot for row in look(outside_look(world)).checkpoints if row.status is Status.CURRENT
+        row.slot
+        for row in look(outside_look(world)).checkpoints
+        if row.status is CheckpointStatus.CURRENT
     )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from everstream.core.orders import Phase, Place
+from everstream.core.orders import AssignWorker, Phase
 from everstream.core.registry import PROTOCOLS
 from everstream.simulation.driver import SimulatedDriver
 from everstream.simulation.faults.injected import NO_FAULTS, Faults
@@ -64,13 +64,13 @@ def test_with_spares_and_standbys_many_seeds_end_with_the_right_output(protocol:
 def test_a_spare_takes_the_place_of_a_killed_worker_before_its_task_runs_again(
     protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    placed: list[tuple[float, Place]] = []
+    placed: list[tuple[float, AssignWorker]] = []
     simulated = world(protocol, 4, NO_FAULTS, spares=1)
     obey = SimulatedDriver.obey
 
     def watch(driver: SimulatedDriver, orders: list[object]) -> None:
         now_s = simulated.scheduler.now_s
-        placed.extend((now_s, order) for order in orders if isinstance(order, Place))
+        placed.extend((now_s, order) for order in orders if isinstance(order, AssignWorker))
         obey(driver, orders)  # type: ignore[arg-type]
 
     monkeypatch.setattr(SimulatedDriver, "obey", watch)

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from everstream.pipeline.state_backend import key_group
-from everstream.state import Capture, ObjectRef, ShardState
+from everstream.state import CapturedState, ObjectRef, ShardState
 from everstream.state.backends.disk import DiskSpace
 from everstream.state.backends.protocol import StateBackend
 from everstream.state.snapshot import CHAIN_LIMIT
@@ -23,7 +23,7 @@ Chain = tuple[ObjectRef, ...]
 
 @dataclass
 class Upload:
-    capture: Capture
+    capture: CapturedState
     expected: Model
     data: bytes | None = None
 
@@ -185,9 +185,9 @@ class History:
 
     def check(self) -> None:
         for name in STORES:
-            found, wanted = dict(self.real[name].pairs()), self.model[name]
-            assert found == wanted and len(self.real[name]) == len(wanted)
-            assert self.on_disk or list(found) == list(wanted)
+            actual, wanted = dict(self.real[name].pairs()), self.model[name]
+            assert actual == wanted and len(self.real[name]) == len(wanted)
+            assert self.on_disk or list(actual) == list(wanted)
 
     def _arrive(self, upload: Upload) -> None:
         data = self._encoded(upload)

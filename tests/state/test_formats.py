@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from everstream.connectors.files.filesystem import filesystem_of
-from everstream.connectors.journal.log import Log, Segment
+from everstream.connectors.journal.log import JournalSegment, Log
 from everstream.core.checkpointing.manifest import FORMAT as MANIFEST
 from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.errors import ConnectorError, CorruptObject, StoreError
@@ -148,7 +148,7 @@ def test_a_part_of_a_history_in_a_newer_format_is_left_out_and_that_is_said(tmp_
     newer = {**to_entry(run()), "format": HISTORY + 1}
     blobs.write(f"{FOLDER}1-a-0.jsonl.gz", history_blob([run()]))
     blobs.write(f"{FOLDER}2-b-0.jsonl.gz", gzip.compress(json.dumps(newer).encode()))
-    first, note = StoredHistory(blobs).news()
+    first, note = StoredHistory(blobs).new_events()
     assert first == run()
     assert isinstance(note, Note) and note.warning and NEWER in note.text
 
@@ -156,8 +156,8 @@ def test_a_part_of_a_history_in_a_newer_format_is_left_out_and_that_is_said(tmp_
 def test_a_frame_of_a_journal_of_an_unknown_kind(tmp_path: Path) -> None:
     fs, folder = filesystem_of(str(tmp_path), None)
     log = Log(fs, folder, "shard-0-of-1")
-    file = log.begin(Segment(1, 0))
-    whole = log.encoded(Segment(1, 0), 0, [1, 2], None, [])
+    file = log.begin(JournalSegment(1, 0))
+    whole = log.encoded(JournalSegment(1, 0), 0, [1, 2], None, [])
     log.append(file, whole)
     assert [frame.batch for frame in log.frames(log.segments())] == [[1, 2]]
     body = (9).to_bytes(4, "little") + whole[8:]

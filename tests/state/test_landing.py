@@ -8,7 +8,7 @@ import pytest
 
 from everstream.errors import LeaseLost, NotStored, StoreError
 from everstream.inspection import look, rewind
-from everstream.inspection.checkpoints import Status
+from everstream.inspection.checkpoints import CheckpointStatus
 from everstream.state import CheckpointStore, FsspecBlobs, Lease, manifest_append
 from everstream.state.manifests import ManifestLog, entry_of, path_of
 
@@ -401,7 +401,7 @@ def test_a_void_entry_is_no_checkpoint_and_nothing_is_wrong_with_it(
         store.append_manifest(lease, manifest(2), Waits())
     seen = look(CheckpointStore(blobs), verify=True)
     assert [(row.epoch, row.status, row.complete) for row in seen.checkpoints] == [
-        (1, Status.CURRENT, True)
+        (1, CheckpointStatus.CURRENT, True)
     ]
     assert store.survey().skipped == [] and seen.holder.owner == "driver"
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everstream.errors import InternalError, UserError
-from everstream.state import Capture, ObjectRef, ShardState
+from everstream.state import CapturedState, ObjectRef, ShardState
 from everstream.state.backends import overlay, protocol, slicing
 from everstream.state.backends.memory import MemoryBackend
 from everstream.state.backends.protocol import StateBackend
@@ -47,7 +47,7 @@ def finish(state: ShardState) -> None:
         state.save_slice(still)
 
 
-def restored(capture: Capture) -> list[tuple[Any, Any]]:
+def restored(capture: CapturedState) -> list[tuple[Any, Any]]:
     data = capture.encode()
     other = ShardState()
     other.restore([data], [ObjectRef.of("x", data)])

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from everstream.errors import CorruptObject, InternalError, StoreError, UserError
-from everstream.state import Capture, ObjectRef, ShardState
+from everstream.state import CapturedState, ObjectRef, ShardState
 from everstream.state.backends.protocol import StateBackend
 from everstream.state.snapshot import CHAIN_LIMIT
 
@@ -24,7 +24,7 @@ class Disk:
     def __init__(self) -> None:
         self.objects: dict[ObjectRef, bytes] = {}
 
-    def store(self, state: ShardState, capture: Capture) -> Chain:
+    def store(self, state: ShardState, capture: CapturedState) -> Chain:
         data = capture.encode()
         ref = ObjectRef.of(f"object-{len(self.objects)}", data)
         self.objects[ref] = data

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 import everstream.transactions as es
-from everstream.transactions.interpreter import Outcome
+from everstream.transactions.interpreter import EventOutcome
 
 accounts = es.Table("accounts", value="int64", initial=100)
 meters = es.Table("meters", value={"total": "float64", "count": "int64"}, initial=0, keys="string")
@@ -83,7 +83,7 @@ def content(run: es.TransactionEngine) -> dict[str, dict[int | str, Any]]:
     return {state.table.name: dict(state.items()) for state in run.states}
 
 
-def truth(stream: pl.DataFrame) -> tuple[dict[str, dict[int | str, Any]], list[Outcome]]:
+def truth(stream: pl.DataFrame) -> tuple[dict[str, dict[int | str, Any]], list[EventOutcome]]:
     interpreter = es.Interpreter(TABLES, TRANSACTIONS)
     outcomes = interpreter.run(stream.to_dicts())
     return interpreter.tables, outcomes
@@ -96,7 +96,7 @@ def reads_of(row: dict[str, Any], parameter: str) -> Any:
     return tuple(value for name, value in row.items() if name.startswith(f"{parameter}."))
 
 
-def assert_outcomes(frame: pl.DataFrame, expected: list[Outcome], first: int = 0) -> None:
+def assert_outcomes(frame: pl.DataFrame, expected: list[EventOutcome], first: int = 0) -> None:
     assert frame["event"].to_list() == list(range(first, first + len(expected)))
     for row, outcome in zip(frame.to_dicts(), expected, strict=True):
         assert row["committed"] == outcome.committed

@@ -177,7 +177,7 @@ def run_supervised(
 ) -> int:
     """begin: gets the supervisor before it starts the first driver."""
     from everstream.cli.runs.supervise import FAILED, Supervisor
-    from everstream.cli.views.messages import Failed, Fault, Finished, Message
+    from everstream.cli.views.messages import DriverFailed, DriverFinished, Fault, Message
     from everstream.cli.views.page import Page, served
     from everstream.cli.views.screen import make_screen
     from everstream.cli.views.summary import show_recoveries, show_summary
@@ -207,11 +207,11 @@ def run_supervised(
             say_error(error.message)
             return FAILED
     log, end = supervisor.log, supervisor.log.end
-    if isinstance(end, Finished):
+    if isinstance(end, DriverFinished):
         show_summary(console, end.result, log.checkpoints, log.recoveries)
-    elif isinstance(end, Failed) and end.fault is Fault.USAGE:
+    elif isinstance(end, DriverFailed) and end.fault is Fault.USAGE:
         say_error(end.text)
-    elif isinstance(end, Failed) and end.fault is not Fault.STOPPED:
+    elif isinstance(end, DriverFailed) and end.fault is not Fault.STOPPED:
         show_recoveries(console, log.recoveries)
         say_error(end.text)
     say_end(supervisor.outcome, code, command)

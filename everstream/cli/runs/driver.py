@@ -25,9 +25,9 @@ from everstream.cli.runs.driver_requests import answering
 from everstream.cli.runs.finding import load_pipeline
 from everstream.cli.runs.under_load import loads_of, put_under_load
 from everstream.cli.views.messages import (
-    Failed,
+    DriverFailed,
+    DriverFinished,
     Fault,
-    Finished,
     Message,
     Opened,
     Teller,
@@ -49,7 +49,8 @@ STOPPED_EARLY = "stopped before the first record; nothing had to be saved"
 
 
 def main() -> None:
-    drive(*(int(argument) for argument in sys.argv[1:4]), RunCommand.from_json(sys.argv[4]))
+    descriptor, asks, parent = (int(argument) for argument in sys.argv[1:4])
+    drive(descriptor, asks, parent, RunCommand.from_json(sys.argv[4]))
 
 
 def drive(descriptor: int, asks: int, parent: int, command: RunCommand) -> NoReturn:
@@ -104,15 +105,15 @@ def run_and_tell(
         run.is_driver_of(command.command, command.resumes)
         if asks is not None:
             threading.Thread(target=answering, args=(asks, Actions(run), tell), daemon=True).start()
-        tell(Finished(run.here().to_json()))
+        tell(DriverFinished(run.here().to_json()))
     except KeyboardInterrupt:
-        tell(Failed(Fault.STOPPED, STOPPED_EARLY))
+        tell(DriverFailed(Fault.STOPPED, STOPPED_EARLY))
     except EverstreamError as error:
-        tell(Failed(_fault_of(error, teller.has_started), _text_of(error)))
+        tell(DriverFailed(_fault_of(error, teller.has_started), _text_of(error)))
     except Exception as error:
         # Our own bug, or one of PySpark's many classes: show the whole traceback.
         text = "".join(traceback.format_exception(error))
-        tell(Failed(Fault.RUN, f"Everstream broke; please report this:\n{text}"))
+        tell(DriverFailed(Fault.RUN, f"Everstream broke; please report this:\n{text}"))
 
 
 def stop_spark() -> None:

@@ -155,8 +155,8 @@ def _explained(error: BaseException, where: str) -> BaseException:
     if isinstance(error, SyntaxError):
         text = f": {error.text.strip()}" if error.text else ""
         return UserError(f"{error.filename}, line {error.lineno}: {error.msg}{text}")
-    said = " ".join(str(error).split())
-    return UserError(f"{_line_of(error, where)}: {type(error).__name__}: {said}")
+    message = " ".join(str(error).split())
+    return UserError(f"{_line_of(error, where)}: {type(error).__name__}: {message}")
 
 
 def _line_of(error: BaseException, where: str) -> str:

@@ -26,14 +26,14 @@ def flag(name: str, help: str = "", default: str = "") -> Any:
     if text.switch and not setting.for_one_run:
         word = f"{word}/--no-{word.removeprefix('--')}"
     metavar = "|".join(text.choices) or text.metavar
-    words = text.choices or (tuple(PROTOCOLS) if name == "checkpoint" else ())
+    choices = text.choices or (tuple(PROTOCOLS) if name == "checkpoint" else ())
     return typer.Option(
         word,
         metavar=(f"[{metavar}]" if text.optional else metavar) or None,
         help=_with_default(help or _brief(setting), default or _default(setting)),
         show_default=False,
         rich_help_panel=setting.panel or None,
-        autocompletion=(lambda: list(words)) if words else None,
+        autocompletion=(lambda: list(choices)) if choices else None,
     )
 
 
@@ -85,9 +85,9 @@ def with_flags(
 
     @wraps(command)
     def called(*args: P.args, **kwargs: P.kwargs) -> None:
-        found = {name: kwargs.pop(name) for name in names}
+        flags = {name: kwargs.pop(name) for name in names}
         command(
-            {name: value for name, value in found.items() if value not in (None, [])},
+            {name: value for name, value in flags.items() if value not in (None, [])},
             *args,
             **kwargs,
         )
@@ -134,8 +134,8 @@ def configured_for(target: str | None, names: Iterable[str] = SETTINGS) -> dict[
     place = target or ""
     file = Path(place if place.endswith(".py") else place.rpartition(":")[0])
     folder = file.absolute().parent if file.suffix == ".py" else Path.cwd()
-    found = configuration(folder, os.environ)
-    return {name: found[name] for name in names if name in found}
+    settings = configuration(folder, os.environ)
+    return {name: settings[name] for name in names if name in settings}
 
 
 def settings_for(target: str, given: Given, names: Iterable[str] = SETTINGS) -> dict[str, Any]:

@@ -22,17 +22,17 @@ def would_be_deleted(command: RunCommand) -> list[str]:
     ).graph
     url = store_url(command.store_of(graph.name))
     assert url is not None
-    found = []
+    lines = []
     checkpoints = len(
         CheckpointStore.at(url, StoreKey.given(command.options.store_key)).survey().manifests
     )
     if checkpoints:
-        found.append(f"{checkpoints} checkpoint(s) in the store '{url}'")
+        lines.append(f"{checkpoints} checkpoint(s) in the store '{url}'")
     for operator, sink in sinks_of(graph):
         left = sink.left_behind(graph.name, operator, url)
         if left is not None:
-            found.append(f"{left} (operator '{operator}')")
-    return found
+            lines.append(f"{left} (operator '{operator}')")
+    return lines
 
 
 def _stays(command: RunCommand) -> list[str]:
@@ -46,10 +46,10 @@ def _stays(command: RunCommand) -> list[str]:
 
 def agreed(command: RunCommand, yes: bool) -> bool:
     """Whether the user agrees to the deletion; a UserError if there is no terminal to ask."""
-    found = would_be_deleted(command)
-    if not found:
+    deleted = would_be_deleted(command)
+    if not deleted:
         return True
-    listed = "\n".join(f"  {line}" for line in [*found, *_stays(command)])
+    listed = "\n".join(f"  {line}" for line in [*deleted, *_stays(command)])
     if yes:
         typer.echo(f"--fresh deletes:\n{listed}", err=True)
         return True

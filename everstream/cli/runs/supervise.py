@@ -23,11 +23,11 @@ from everstream.cli.runs.driver_requests import Asker
 from everstream.cli.runs.supervisor_log import SupervisorLog
 from everstream.cli.views.messages import (
     Answered,
-    Failed,
+    DriverFailed,
+    DriverFinished,
+    EventReported,
     Fault,
-    Finished,
     Message,
-    Told,
     read_messages,
 )
 from everstream.engine.faults.kills import Kill
@@ -94,7 +94,7 @@ class Supervisor:
                 if lost > limit:
                     self._tell(DriverLost(died))
                     text = f"the driver died {lost} times ({died}); --max-restarts is {limit}"
-                    self._hear(Failed(Fault.RUN, text))
+                    self._hear(DriverFailed(Fault.RUN, text))
                     return self._exit_code()
                 self._tell(DriverLost(died, lost, limit))
 
@@ -118,7 +118,7 @@ class Supervisor:
         self._asker.detach()
         code = self._wait(child)
         end = self.log.end
-        if isinstance(end, Failed) and end.fault is Fault.LOST and not self._stop_asked:
+        if isinstance(end, DriverFailed) and end.fault is Fault.LOST and not self._stop_asked:
             return f"Spark went away: {end.text.splitlines()[0]}"
         if end is not None:
             return None
@@ -145,16 +145,16 @@ class Supervisor:
 
     def _tell(self, event: RunEvent) -> None:
         """Handle an event that only the supervisor knows of."""
-        self._hear(Told(sent(event), time.monotonic()))
+        self._hear(EventReported(sent(event), time.monotonic()))
 
     def _hear(self, message: Message) -> None:
         self.log.hear(message)
         match message:
-            case Told(event=RunStarted(), at_s=at_s):
+            case EventReported(event=RunStarted(), at_s=at_s):
                 self._command = self._command.once_started()
                 if self._timeout_s is not None and self._deadline_s is None:
                     self._deadline_s = at_s + self._timeout_s
-            case Told(event=Killing(kill=kill)):
+            case EventReported(event=Killing(kill=kill)):
                 kills = self._command.kills
                 given = next((k for k in kills if str(Kill.parse(k)) == kill), None)
                 if given is not None:  # otherwise it was requested on the page
@@ -198,11 +198,11 @@ class Supervisor:
 
     def _exit_code(self) -> int:
         end = self.log.end
-        if isinstance(end, Finished):
+        if isinstance(end, DriverFinished):
             self.outcome = str(end.result["outcome"])
             stopped_by_time = self._timed_out and self.outcome == "stopped"
             return TIMED_OUT if stopped_by_time else OK
-        assert isinstance(end, Failed)
+        assert isinstance(end, DriverFailed)
         if end.fault is Fault.STOPPED:
             self.outcome = "stopped"
             return TIMED_OUT if self._timed_out else OK

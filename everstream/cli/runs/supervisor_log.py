@@ -6,7 +6,13 @@ kind of recovery report as the death of a worker.
 
 from typing import Any
 
-from everstream.cli.views.messages import Failed, Finished, Message, Opened, Told
+from everstream.cli.views.messages import (
+    DriverFailed,
+    DriverFinished,
+    EventReported,
+    Message,
+    Opened,
+)
 from everstream.core.checkpointing.newest import Newest
 from everstream.core.coordinators.recovery_report import RecoveryBook, RecoveryReport
 from everstream.core.ids import Epoch
@@ -32,7 +38,7 @@ class SupervisorLog:
         self.checkpoints: Newest[dict[str, Any]] = Newest()
         self.notes: Newest[str] = Newest()
         self.drivers_lost = 0
-        self.end: Finished | Failed | None = None
+        self.end: DriverFinished | DriverFailed | None = None
         self.status: RunStatus | None = None
         self._status_s = 0.0
         """When the status was sent."""
@@ -50,9 +56,9 @@ class SupervisorLog:
         match message:
             case Opened(pipeline=pipeline, store=store):
                 self.pipeline, self.store = pipeline, store
-            case Told(event=event, at_s=at_s):
+            case EventReported(event=event, at_s=at_s):
                 self._hear_event(event, at_s)
-            case Finished() | Failed():
+            case DriverFinished() | DriverFailed():
                 self.end = message
                 if self.status is not None:
                     self._drivers.ended(self._status_s)
@@ -108,9 +114,9 @@ class SupervisorLog:
     def to_json(self, outcome: str, exit_code: int) -> dict[str, Any]:
         """The result of the whole command, for every outcome."""
         result: dict[str, Any] = {"pipeline": self.pipeline, "store": self.store}
-        if isinstance(self.end, Finished):
+        if isinstance(self.end, DriverFinished):
             result.update(self.end.result)
-        elif isinstance(self.end, Failed):
+        elif isinstance(self.end, DriverFailed):
             result["error"] = self.end.text
         return {
             **result,

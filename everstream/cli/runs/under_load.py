@@ -17,22 +17,22 @@ def loads_of(texts: tuple[str, ...], calibrate: str | None) -> dict[str, Load]:
     """Source -> its load, from `PATTERN` (for all of them) and `SOURCE=PATTERN`."""
     loads: dict[str, Load] = {}
     for text in texts:
-        source, _, said = text.rpartition("=")
+        source, _, load = text.rpartition("=")
         if calibrate is not None:
-            name: Any = said
-            if said not in PATTERNS:
+            name: Any = load
+            if load not in PATTERNS:
                 raise UserError(
                     f"--load {text} with --calibrate: give the name of a pattern alone, one of "
                     f"{', '.join(PATTERNS)}."
                 )
             loads[source] = Load.calibrated(name, calibrate)
-        elif said in PATTERNS:
+        elif load in PATTERNS:
             raise UserError(
-                f"--load {text}: say period, min and max, as in {said},10s,100,1000; or let "
+                f"--load {text}: say period, min and max, as in {load},10s,100,1000; or let "
                 "--calibrate find them from a run at full speed."
             )
         else:
-            loads[source] = Load.parse(said)
+            loads[source] = Load.parse(load)
     if calibrate is not None and not loads:
         raise UserError("--calibrate needs a pattern: --load wave --calibrate RUN.json.")
     return loads

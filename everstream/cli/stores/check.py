@@ -74,28 +74,28 @@ def compared(command: RunCommand) -> bool:
     where = command.store_of(pipeline.name)
     plan = make_plan(pipeline, 1)
     opened = open_store(where, command.settings.get("store_key"))
-    found = [EpochManifest.from_json(entry.body) for entry in opened.manifests()]
+    manifests = [EpochManifest.from_json(entry.body) for entry in opened.manifests()]
     console = Console()
-    if not found:
+    if not manifests:
         console.print(f"No checkpoint in {where} yet: a run starts with empty state.", markup=False)
         return True
     try:
         check_names(plan.graph)
         requests = [sentence(request) for request in earlier_requests(plan, opened)]
-        plan = as_wanted(plan, opened, found[0], None)  # with the requests of `scale`
-        begins = going_on(found, plan, found[0].log, overrides)
+        plan = as_wanted(plan, opened, manifests[0], None)  # with the requests of `scale`
+        begins = going_on(manifests, plan, manifests[0].log, overrides)
         if begins.unwritten:
             check_shares(begins.manifests[0], plan, lambda refs: [opened.get(ref) for ref in refs])
     except UserError as error:
-        if found[0].pipeline == pipeline.name:
-            console.print(_table(fates(found[0], plan, overrides), found[0].epoch))
+        if manifests[0].pipeline == pipeline.name:
+            console.print(_table(fates(manifests[0], plan, overrides), manifests[0].epoch))
         say_error(error.message)
         return False
-    console.print(_table(fates(found[0], plan, overrides), found[0].epoch))
+    console.print(_table(fates(manifests[0], plan, overrides), manifests[0].epoch))
     for note in (*requests, *begins.notes):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
-    end = "it has finished: there is nothing left to do" if found[0].final else "a run resumes"
-    console.print(f"Fits: {end} from epoch {found[0].epoch}.", markup=False, highlight=False)
+    end = "it has finished: there is nothing left to do" if manifests[0].final else "a run resumes"
+    console.print(f"Fits: {end} from epoch {manifests[0].epoch}.", markup=False, highlight=False)
     return True
 
 

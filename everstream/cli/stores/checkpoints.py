@@ -224,8 +224,8 @@ def _show(overview: "Overview", shards: bool) -> None:
                 console.print(_shard_table(row))
     for row in rows:
         for problem in row.problems:
-            whose = f"slot {row.slot}" if row.epoch is None else f"epoch {row.epoch}"
-            console.print(f"{whose}: {problem}", highlight=False, markup=False, soft_wrap=True)
+            title = f"slot {row.slot}" if row.epoch is None else f"epoch {row.epoch}"
+            console.print(f"{title}: {problem}", highlight=False, markup=False, soft_wrap=True)
     for text in dict.fromkeys(weakness for row in rows for weakness in row.weaknesses):
         console.print(
             f"one of two copies is damaged: {text}; --repair replaces it",

@@ -56,12 +56,12 @@ def list_all(store: StoreArgument, store_key: StoreKeyFile = None) -> None:
     from everstream.state.savepoints import savepoints_in
 
     with errors_in_one_line():
-        found = savepoints_in(open_store(store, store_key))
-    if not found:
+        savepoints = savepoints_in(open_store(store, store_key))
+    if not savepoints:
         typer.echo("No savepoints. 'everstream savepoint take STORE NAME' takes one.")
         return
     table = Table("name", "epoch", "taken", "size", "from")
-    for kept in sorted(found, key=lambda kept: kept.taken_at):
+    for kept in sorted(savepoints, key=lambda kept: kept.taken_at):
         table.add_row(
             escape(kept.name),
             str(kept.epoch),
@@ -109,8 +109,8 @@ def export(
             raise UserError(f"'{place}' names no savepoint: write STORE@NAME.")
         opened = open_store(store, store_key)
         kept = find(opened, name)
-        with _shown("exporting", kept) as told:
-            export_savepoint(opened, kept, file, told)
+        with _shown("exporting", kept) as notify:
+            export_savepoint(opened, kept, file, notify)
     typer.echo(f"{file}: savepoint '{name}', epoch {kept.epoch}, {in_words(kept.size_bytes)}.")
 
 
@@ -137,8 +137,8 @@ def import_file(
 
     with errors_in_one_line():
         opened = CheckpointStore.at(store, StoreKey.given(store_key))
-        with _shown("importing", None) as told:
-            kept = import_savepoint(opened, file, name, told)
+        with _shown("importing", None) as notify:
+            kept = import_savepoint(opened, file, name, notify)
     typer.echo(f"Savepoint '{kept.name}' is epoch {kept.epoch} of pipeline '{kept.pipeline}'.")
 
 

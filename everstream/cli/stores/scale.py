@@ -57,20 +57,20 @@ def scale(
 
     with errors_in_one_line():
         opened = open_store(store, store_key)
-        found = [EpochManifest.from_json(entry.body) for entry in opened.manifests()]
-        if not found:
+        manifests = [EpochManifest.from_json(entry.body) for entry in opened.manifests()]
+        if not manifests:
             raise UserError(
                 f"there is no checkpoint in {store} yet: set shards=... in the program."
             )
-        wanted = _parsed(shards or [], found[0].shard_counts)
+        wanted = _parsed(shards or [], manifests[0].shard_counts)
         before = read_settings(opened.blobs).shards
         written = {
-            n: before[n].written if n in before else c for n, c in found[0].shard_counts.items()
+            n: before[n].written if n in before else c for n, c in manifests[0].shard_counts.items()
         }
         if wanted:
-            said = {name: Shards(count, written[name]) for name, count in wanted.items()}
-            record_settings(opened.blobs, {}, said)
-        newest = found[0]
+            changed = {name: Shards(count, written[name]) for name, count in wanted.items()}
+            record_settings(opened.blobs, {}, changed)
+        newest = manifests[0]
         by_s = time.monotonic() + wait
         while wanted and not _done(newest, wanted) and time.monotonic() < by_s:
             time.sleep(LOOK_EVERY_S)

@@ -60,18 +60,18 @@ def tune(
             )
         changes = resolved(_parsed(settings or []), tunable)
         if reset:
-            as_written = {name: dict.fromkeys(said, WRITTEN) for name, said in tunable.items()}
+            as_written = {name: dict.fromkeys(values, WRITTEN) for name, values in tunable.items()}
             changes = merged(as_written, changes)
         if changes:
             record_settings(blobs, changes)
         recorded = read_settings(blobs).settings
-    now = {name: _now(said, recorded.get(name, {})) for name, said in tunable.items()}
+    now = {name: _now(values, recorded.get(name, {})) for name, values in tunable.items()}
     if as_json:
         typer.echo(json.dumps({"settings": now, "tuned": recorded}, indent=2))
         return
     table = Table("operator", "setting", "value", "written as")
-    for name, said in now.items():
-        for setting, value in said.items():
+    for name, values in now.items():
+        for setting, value in values.items():
             written = tunable[name][setting]
             table.add_row(name, setting, value, "" if written == value else written)
     Console().print(table)

@@ -25,7 +25,7 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Told:
+class EventReported:
     """An event of the run."""
 
     event: RunEvent
@@ -44,7 +44,7 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Finished:
+class DriverFinished:
     """The run ended without a failure. `result` is that of `RunResult.to_json`."""
 
     result: dict[str, Any]
@@ -64,12 +64,12 @@ class Fault(Enum):
 
 
 @dataclass(frozen=True)
-class Failed:
+class DriverFailed:
     fault: Fault
     text: str
 
 
-Message: TypeAlias = Opened | Told | Answered | Finished | Failed
+Message: TypeAlias = Opened | EventReported | Answered | DriverFinished | DriverFailed
 
 
 class Teller(Listener):
@@ -81,7 +81,7 @@ class Teller(Listener):
 
     def on_event(self, event: RunEvent) -> None:
         self.has_started |= isinstance(event, RunStarted)
-        self._tell(Told(event, time.monotonic()))
+        self._tell(EventReported(event, time.monotonic()))
 
 
 def write_message(stream: BinaryIO, message: Message) -> None:

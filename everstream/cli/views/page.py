@@ -13,7 +13,13 @@ from typing import Any, Self
 
 from everstream.cli.runs.arguments import RunCommand
 from everstream.cli.runs.supervise import Supervisor
-from everstream.cli.views.messages import Failed, Finished, Message, Opened, Told
+from everstream.cli.views.messages import (
+    DriverFailed,
+    DriverFinished,
+    EventReported,
+    Message,
+    Opened,
+)
 from everstream.engine.reporting.building import RecoveryUpdates
 from everstream.engine.reporting.listener import sent
 from everstream.errors import EverstreamError
@@ -57,11 +63,11 @@ class Page:
                 self.shown.is_at(store)
                 if self._options.history and self._history is None:
                     self._keep_history(store)
-            case Told(event=event) if not isinstance(event, Progressed):
+            case EventReported(event=event) if not isinstance(event, Progressed):
                 self._take(event)
-            case Finished(result=result) if self.live.run_view.ended is None:
+            case DriverFinished(result=result) if self.live.run_view.ended is None:
                 self._take(sent(RunEnded(str(result["outcome"]))))
-            case Failed(text=text) if self.live.run_view.ended is None:
+            case DriverFailed(text=text) if self.live.run_view.ended is None:
                 self._take(sent(RunEnded("failed", text)))
             case _:
                 pass
@@ -98,7 +104,7 @@ def served(page: Page, ui: bool | str) -> Iterator[list[str]]:
     from everstream.observability.ui.serving import Serving
 
     with Serving(page.shown, None if ui is True else ui) as serving:
-        said = [f"page: {serving.link}"]
+        lines = [f"page: {serving.link}"]
         if serving.warning is not None:
-            said.append(f"! {serving.warning}")
-        yield said
+            lines.append(f"! {serving.warning}")
+        yield lines

@@ -12,9 +12,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.text import Text
 
-from everstream.cli.views.messages import Message, Opened, Told
+from everstream.cli.views.messages import EventReported, Message, Opened
 from everstream.cli.views.terminal_view import Room, View, drawn
-from everstream.engine.reporting.progress import LinePace, Rate, stamp, started_line, status
+from everstream.engine.reporting.progress import LinePace, RateMeter, stamp, started_line, status
 from everstream.events import Progressed, RunEvent, RunStarted, RunStatus, is_warning, sentence
 
 LOOK_EVERY_S = 0.5
@@ -26,7 +26,7 @@ class Screen:
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.rate = Rate()
+        self.rate = RateMeter()
         self.total: int | None = None
         self._pace = LinePace()
 
@@ -44,12 +44,12 @@ class Screen:
             case Opened(pipeline=pipeline, store=store, checkpoints=checkpoints):
                 where = f", checkpoints in {store}" if checkpoints != "none" else ""
                 self.line(f"[bold]{escape(pipeline)}[/bold]: starting{escape(where)}")
-            case Told(event=RunStarted() as event):
+            case EventReported(event=RunStarted() as event):
                 self.started(event)
-            case Told(event=Progressed(status=run_status), at_s=at_s):
+            case EventReported(event=Progressed(status=run_status), at_s=at_s):
                 self.rate.add(at_s, run_status.records_read)
                 self.progressed(run_status)
-            case Told(event=event):
+            case EventReported(event=event):
                 self.note(event)
 
     def note(self, event: RunEvent) -> None:

@@ -73,8 +73,8 @@ def readable_bytes(size_bytes: float) -> str:
 def show_recoveries(console: Console, recoveries: Sequence[RecoveryReport]) -> None:
     """Times are in ms after the kill, or after detection if the time of the failure is unknown."""
     for report in recoveries:
-        told = "killed on purpose" in report.what
-        how = "killed on purpose, " if report.injected and not told else ""
+        is_stated = "killed on purpose" in report.what
+        how = "killed on purpose, " if report.injected and not is_stated else ""
         _line(console, f"{report.what}: {how}rolled back to epoch {report.from_epoch}")
         times = zip(STEPS, report.milliseconds().values(), strict=True)
         steps = [f"{step} {ms:,.0f} ms" for step, ms in times if ms is not None]

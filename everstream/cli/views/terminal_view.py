@@ -180,12 +180,12 @@ def _work(view: View, operator: Row, width: int) -> Text:
         text.append("#" * full, "yellow" if busy < 0.8 else "bold yellow")
         text.append("/" * held, "magenta")
         text.append("." * (BAR - full - held) + " ", "dim")
-    words = [Text(f"busy {busy:.0%}")]
+    shares = [Text(f"busy {busy:.0%}")]
     if blocked >= 0.005:
-        words.append(Text(f"back-pressured {blocked:.0%}", style="magenta"))
+        shares.append(Text(f"back-pressured {blocked:.0%}", style="magenta"))
     if width < WIDE:
-        words = words[-1:] if blocked > busy else words[:1]
-    return text.append_text(Text(", ").join(words))
+        shares = shares[-1:] if blocked > busy else shares[:1]
+    return text.append_text(Text(", ").join(shares))
 
 
 def _goes_to(view: View, chain: list[Row]) -> str:

@@ -54,7 +54,7 @@ def top(
     with errors_in_one_line():
         live = Live()
         history = StoredHistory(open_store(store, store_key).blobs)
-        live.take_all(history.news())
+        live.take_all(history.new_events())
         if once or not console.is_terminal:
             console.print(_shown(live.view(), Room(max(console.width, LEAST_WIDTH), NO_LIMIT)))
             return
@@ -63,7 +63,7 @@ def top(
             try:
                 while True:
                     time.sleep(every_s)
-                    live.take_all(history.news())
+                    live.take_all(history.new_events())
                     screen.update(_shown(live.view(), room()), refresh=True)
             except KeyboardInterrupt:
                 return

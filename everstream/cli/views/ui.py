@@ -54,7 +54,7 @@ def ui(
     with errors_in_one_line():
         live = Live()
         history = StoredHistory(open_store(store, store_key).blobs)
-        found = live.take_all(history.news())
+        taken = live.take_all(history.new_events())
         shown = Shown(live, store=store)
         shown.store_key = store_key
         where = at if port is None else f"{(at or HOST).rpartition(':')[0] or at or HOST}:{port}"
@@ -63,11 +63,11 @@ def ui(
             console.print(f"page: {serving.link}", highlight=False, soft_wrap=True)
             if serving.warning is not None:
                 console.print(f"! {serving.warning}", highlight=False, soft_wrap=True)
-            if not found:
+            if not taken:
                 console.print("no run has left a history there yet", style="dim")
             try:
                 while True:
                     time.sleep(every_s)
-                    live.take_all(history.news())
+                    live.take_all(history.new_events())
             except KeyboardInterrupt:
                 return

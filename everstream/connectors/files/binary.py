@@ -61,8 +61,8 @@ class Binary(PartSink):
                 while piece := file.read(BYTES_PER_READ):
                     yield piece
 
-    def open(self, who: SinkShard) -> Writer:
-        return _BinaryWriter(self._part_folder(), who, self._encode)
+    def open(self, shard: SinkShard) -> Writer:
+        return _BinaryWriter(self._part_folder(), shard, self._encode)
 
     def check(self) -> None:
         if self._fs.isfile(self._path):
@@ -74,10 +74,10 @@ class Binary(PartSink):
 
 class _BinaryWriter(PartWriter):
     def __init__(
-        self, folder: PartFolder, who: SinkShard, encode: Callable[[Any], Any] | None
+        self, folder: PartFolder, shard: SinkShard, encode: Callable[[Any], Any] | None
     ) -> None:
-        super().__init__(folder, who)
-        self._operator = who.operator
+        super().__init__(folder, shard)
+        self._operator = shard.operator
         self._encode = encode
 
     def encode(self, batch: Batch) -> bytes:

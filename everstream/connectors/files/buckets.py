@@ -43,8 +43,8 @@ class BucketFiles(AbstractFileSystem):  # type: ignore[misc]
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(each) for each in path]
-        scheme, found, rest = str(path).partition("://")
-        return (rest if found and scheme in PROTOCOLS else str(path)).rstrip("/")
+        scheme, separator, rest = str(path).partition("://")
+        return (rest if separator and scheme in PROTOCOLS else str(path)).rstrip("/")
 
     # Listing.
 
@@ -63,17 +63,17 @@ class BucketFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         path = self._strip_protocol(path)
-        found = self._listed(path) or [self.info(path)]
-        return found if detail else [entry["name"] for entry in found]
+        entries = self._listed(path) or [self.info(path)]
+        return entries if detail else [entry["name"] for entry in entries]
 
     def _listed(self, folder: str) -> list[dict[str, Any]]:
         store, key = self._at(folder)
         bucket = folder.partition("/")[0]
         with _as_os_error(folder):
-            found = self._obstore.list_with_delimiter(store, f"{key}/" if key else None)
-        folders = [_folder(f"{bucket}/{name.rstrip('/')}") for name in found["common_prefixes"]]
+            listing = self._obstore.list_with_delimiter(store, f"{key}/" if key else None)
+        folders = [_folder(f"{bucket}/{name.rstrip('/')}") for name in listing["common_prefixes"]]
         # Some servers list a folder that was created or emptied as an object.
-        inside = [meta for meta in found["objects"] if meta["path"] != key]
+        inside = [meta for meta in listing["objects"] if meta["path"] != key]
         return [*folders, *(_file(f"{bucket}/{m['path']}", m["size"]) for m in inside)]
 
     # Reading.
@@ -203,5 +203,5 @@ def _as_os_error(path: str) -> Iterator[None]:
     except FileNotFoundError:
         raise FileNotFoundError(path) from None
     except BaseError as error:
-        words = " ".join(str(error).split("\n\nDebug source")[0].split())
-        raise OSError(f"{path}: {words}") from None
+        text = " ".join(str(error).split("\n\nDebug source")[0].split())
+        raise OSError(f"{path}: {text}") from None

@@ -99,13 +99,13 @@ class Csv(FileConnector[Row]):
         self._batch_bytes = batch_bytes
         self._most_bytes = max_record_bytes
 
-    def _open_writer(self, who: SinkShard) -> Writer:
+    def _open_writer(self, shard: SinkShard) -> Writer:
         return _CsvWriter(
-            self._part_folder(), who, self.columns(who), self._delimiter, self._header
+            self._part_folder(), shard, self.columns(shard), self._delimiter, self._header
         )
 
-    def columns(self, who: SinkShard) -> Columns:
-        return Columns(who, self._given_schema, FORMAT)
+    def columns(self, shard: SinkShard) -> Columns:
+        return Columns(shard, self._given_schema, FORMAT)
 
     def _learn_schema(self) -> None:
         if self._files.files:
@@ -134,17 +134,17 @@ class Csv(FileConnector[Row]):
         """The schema of the first rows; the same for every shard, whichever files it has."""
         chunks = self._chunks(0, 1, LOOKED_AT_BYTES)
         try:
-            found = chunks.read()
+            first = chunks.read()
         finally:
             chunks.close()
-        if not found or found[0].long_bytes or not found[0].data.strip():
+        if not first or first[0].long_bytes or not first[0].data.strip():
             raise UserError(
                 f"'{self._path}' has no rows to infer the columns from. "
                 "Give them: schema={'name': pl.String, ...}."
             )
         try:
             table = arrow_csv.read_csv(
-                io.BytesIO(found[0].data),
+                io.BytesIO(first[0].data),
                 read_options=arrow_csv.ReadOptions(use_threads=False, block_size=2**30),
                 parse_options=_parse_options(self._delimiter, True),
                 convert_options=arrow_csv.ConvertOptions(null_values=[""]),
@@ -371,9 +371,9 @@ def _without_row_number(problem: str) -> str:
 
 class _CsvWriter(ColumnsWriter, PartWriter):
     def __init__(
-        self, folder: PartFolder, who: SinkShard, columns: Columns, delimiter: str, header: bool
+        self, folder: PartFolder, shard: SinkShard, columns: Columns, delimiter: str, header: bool
     ) -> None:
-        super().__init__(folder, who)
+        super().__init__(folder, shard)
         self._columns = columns
         self._delimiter = delimiter
         self._header = header

@@ -73,8 +73,8 @@ class JsonLines(FileConnector[Any]):
         self._batch_bytes = batch_bytes
         self._most_bytes = max_record_bytes
 
-    def _open_writer(self, who: SinkShard) -> Writer:
-        return _JsonWriter(self._part_folder(), who)
+    def _open_writer(self, shard: SinkShard) -> Writer:
+        return _JsonWriter(self._part_folder(), shard)
 
     def _learn_schema(self) -> None:
         if self._columns:
@@ -128,11 +128,11 @@ class _JsonReader(LinesReader):
         for chunk in chunks:
             try:
                 lines = chunk.data.split(b"\n")
-                found = [decode(line) for line in lines if line and not line.isspace()]
+                parsed = [decode(line) for line in lines if line and not line.isspace()]
             except (ValueError, RecursionError):
                 sound = self._sound_lines(chunk)
-                found = [self._decode_leniently(line.decode()) for line in sound]
-            records += found
+                parsed = [self._decode_leniently(line.decode()) for line in sound]
+            records += parsed
         return records
 
     def check_line(self, line: bytes) -> None:
@@ -195,12 +195,12 @@ class _ColumnsReader(_JsonReader):
 
 
 class _JsonWriter(PartWriter):
-    def __init__(self, folder: PartFolder, who: SinkShard) -> None:
-        super().__init__(folder, who)
-        self._encoder = JsonEncoder(who.operator)
+    def __init__(self, folder: PartFolder, shard: SinkShard) -> None:
+        super().__init__(folder, shard)
+        self._encoder = JsonEncoder(shard.operator)
 
     def encode(self, batch: Batch) -> bytes:
-        return encoded_or_refused(batch, self._encoder.encode, self._who.operator)
+        return encoded_or_refused(batch, self._encoder.encode, self._shard.operator)
 
 
 _JSON: Any = {"allow_nan": False, "separators": (",", ":")}

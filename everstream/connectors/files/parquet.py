@@ -75,11 +75,11 @@ class Parquet(FileConnector[Row]):
         self._given_schema = self._schema
         self._batch_rows = batch_rows
 
-    def _open_writer(self, who: SinkShard) -> Writer:
-        return ParquetWriter(self._part_folder(), who, self.columns(who))
+    def _open_writer(self, shard: SinkShard) -> Writer:
+        return ParquetWriter(self._part_folder(), shard, self.columns(shard))
 
-    def columns(self, who: SinkShard) -> Columns:
-        return Columns(who, self._given_schema, FORMAT)
+    def columns(self, shard: SinkShard) -> Columns:
+        return Columns(shard, self._given_schema, FORMAT)
 
     def _learn_schema(self) -> None:
         if self._files.files:
@@ -309,9 +309,9 @@ class _ParquetReader(FileReader):
             self._schema = file.schema
         if file.schema == self._schema:
             return
-        ours, theirs = _described(self._schema), _described(file.schema)
+        expected, actual = _described(self._schema), _described(file.schema)
         raise ConnectorError(
-            f"'{file.path}' has the columns {', '.join(theirs)} where {', '.join(ours)} were "
+            f"'{file.path}' has the columns {', '.join(actual)} where {', '.join(expected)} were "
             "expected. Give all files the same columns, name those to read with columns=[...], "
             "or exclude this file from the pattern."
         )
@@ -367,8 +367,8 @@ class _Growing(io.RawIOBase):
 class ParquetWriter(ColumnsWriter, PartWriter):
     """Buffers rows until they make a row group, or until the checkpoint."""
 
-    def __init__(self, folder: PartFolder, who: SinkShard, columns: Columns) -> None:
-        super().__init__(folder, who)
+    def __init__(self, folder: PartFolder, shard: SinkShard, columns: Columns) -> None:
+        super().__init__(folder, shard)
         self._columns = columns
         self._waiting: list[pl.DataFrame] = []
         self._growing = _Growing()

@@ -60,18 +60,18 @@ class PartName(Saved, word="part-name"):
     """None if it was written by a version that left it out."""
 
     def __str__(self) -> str:
-        whose = f"part-{self.owner}-{self.shard:04d}-{self.checkpoint:08d}"
-        return whose if self.generation is None else f"{whose}-g{self.generation}"
+        stem = f"part-{self.owner}-{self.shard:04d}-{self.checkpoint:08d}"
+        return stem if self.generation is None else f"{stem}-g{self.generation}"
 
     @staticmethod
     def parse(name: str, ending: str) -> "PartName | None":
-        found = re.fullmatch(
+        match = re.fullmatch(
             rf"part-(.+)-(\d{{4,}})-(\d{{8,}})(?:-g(\d+))?{re.escape(ending)}", name
         )
-        if found is None:
+        if match is None:
             return None
-        generation = None if found[4] is None else int(found[4])
-        return PartName(found[1], int(found[2]), int(found[3]), generation)
+        generation = None if match[4] is None else int(match[4])
+        return PartName(match[1], int(match[2]), int(match[3]), generation)
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ class PendingName(Saved, word="pending-name"):
 
     @staticmethod
     def parse(name: str) -> "PendingName | None":
-        found = re.fullmatch(r"(.+)-(\d{4,})-g(\d+)-(fence|[0-9a-f]{32})", name)
-        return PendingName(found[1], int(found[2]), int(found[3]), found[4]) if found else None
+        match = re.fullmatch(r"(.+)-(\d{4,})-g(\d+)-(fence|[0-9a-f]{32})", name)
+        return PendingName(match[1], int(match[2]), int(match[3]), match[4]) if match else None
 
 
 @dataclass(frozen=True)
@@ -335,10 +335,10 @@ def _measured(fs: Any, path: str, strong: bool) -> tuple[int, str]:
 class PartWriter(Writer):
     """Writes batches to part files; a subclass defines how a batch becomes bytes."""
 
-    def __init__(self, folder: PartFolder, who: SinkShard) -> None:
+    def __init__(self, folder: PartFolder, shard: SinkShard) -> None:
         self._folder = folder
-        self._who = who
-        self._owner = owner_of(who.pipeline, who.operator)
+        self._shard = shard
+        self._owner = owner_of(shard.pipeline, shard.operator)
         self._file: Any = None
         self._pending: PendingName | None = None
         self._size_bytes = 0
@@ -391,7 +391,7 @@ class PartWriter(Writer):
     def prepare(self, checkpoint: int) -> Committable | None:
         if self._file is None or self._pending is None:
             return None
-        part = PartName(self._owner, self._who.shard, checkpoint, self._who.generation)
+        part = PartName(self._owner, self._shard.shard, checkpoint, self._shard.generation)
         self._append(self.finish() + self.seal(part))
         transaction = PartTransaction(
             folder=self._folder,
@@ -414,9 +414,9 @@ class PartWriter(Writer):
         pendings = self._pendings_unless_fenced()
         fence = self._name("fence")
         self._folder.begin(fence).close()
-        ours = [self._bound(transaction) for transaction in transactions]
-        held = [t for t in ours if t.checkpoint > permit.checkpoint]
-        for transaction in ours:
+        bound = [self._bound(transaction) for transaction in transactions]
+        held = [t for t in bound if t.checkpoint > permit.checkpoint]
+        for transaction in bound:
             if transaction.checkpoint <= permit.checkpoint:
                 transaction.commit(permit)
         kept = {fence, *(name for t in held for name in self._pending_of(t))}
@@ -436,14 +436,14 @@ class PartWriter(Writer):
         parts = self._mine(self._folder.parts(self._owner))
         self._pendings_unless_fenced()
         for part in parts:
-            if part.checkpoint > checkpoint and (part.generation or 0) < self._who.generation:
+            if part.checkpoint > checkpoint and (part.generation or 0) < self._shard.generation:
                 self._folder.remove(part)
 
     def _pendings_unless_fenced(self) -> list[PendingName]:
         """The shard's pending files; raises if a later generation has taken over."""
         pendings = self._mine(self._folder.pendings(self._owner))
         newest = max((name.generation for name in pendings), default=0)
-        refuse_replaced(self._who, newest, f"'{self._folder.path}'")
+        refuse_replaced(self._shard, newest, f"'{self._folder.path}'")
         return pendings
 
     def adopt(self, transactions: Sequence[Committable]) -> Sequence[Committable]:
@@ -465,7 +465,7 @@ class PartWriter(Writer):
             self._begin_anew()
 
     def _name(self, token: str) -> PendingName:
-        return PendingName(self._owner, self._who.shard, self._who.generation, token)
+        return PendingName(self._owner, self._shard.shard, self._shard.generation, token)
 
     def _mine(self, names: list[Any]) -> list[Any]:
-        return [name for name in names if name.shard == self._who.shard]
+        return [name for name in names if name.shard == self._shard.shard]

@@ -60,8 +60,8 @@ def list_files(fs: Any, path: str) -> list[tuple[str, int]]:
     if fs.isfile(path):
         return [(path, fs.info(path)["size"])]
     if is_pattern(path):
-        found = fs.glob(path, detail=True).values()
-        files = [entry for entry in found if f"/{PENDING}/" not in entry["name"]]
+        entries = fs.glob(path, detail=True).values()
+        files = [entry for entry in entries if f"/{PENDING}/" not in entry["name"]]
     elif fs.isdir(path):
         files = [
             entry
@@ -212,10 +212,10 @@ class ChunkReader:
         position, last = split.start - 1, split.stop - 1
         while position < last:
             data = self._bytes(split, position, min(position + self._chunk_bytes, last))
-            found = data.find(b"\n") + 1
-            if found:
-                self._ahead_at, self._ahead = position + found, data[found:]
-                return position + found
+            end = data.find(b"\n") + 1
+            if end:
+                self._ahead_at, self._ahead = position + end, data[end:]
+                return position + end
             position += len(data)
         return split.stop
 

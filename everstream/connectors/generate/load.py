@@ -89,23 +89,23 @@ class Load:
         >>> es.Load.parse("binary,4,10,20").items(4)
         60.0
         """
-        words = [word.strip() for word in text.split(",")]
+        parts = [word.strip() for word in text.split(",")]
         try:
-            if len(words) == 1 and words[0] not in PATTERNS:
-                return cls(float(words[0]))
+            if len(parts) == 1 and parts[0] not in PATTERNS:
+                return cls(float(parts[0]))
         except ValueError:
-            raise _unknown(words[0]) from None
-        name: Any = words[0]
+            raise _unknown(parts[0]) from None
+        name: Any = parts[0]
         if name not in PATTERNS:
             raise _unknown(name)
-        if not 4 <= len(words) <= 5:
+        if not 4 <= len(parts) <= 5:
             raise UserError(
                 f"the load '{text}': write NAME,PERIOD,MIN,MAX, as in wave,10s,100,1000."
             )
         try:
-            least, most = float(words[2]), float(words[3])
-            period: str | float = words[1] if words[1][-1:].isalpha() else float(words[1])
-            last = float(words[4]) if len(words) == 5 else None
+            least, most = float(parts[2]), float(parts[3])
+            period: str | float = parts[1] if parts[1][-1:].isalpha() else float(parts[1])
+            last = float(parts[4]) if len(parts) == 5 else None
         except ValueError:
             raise UserError(
                 f"the load '{text}': period, min and max must be numbers, as in wave,10s,100,1000."
@@ -140,8 +140,8 @@ class Load:
         `run` is `result.to_json()`, or a file written by `everstream run --json`. With throughput X
         and duration T: from 0.1 X to 1.1 X, in periods of T/3; T if it increases or decreases.
         """
-        found = run if isinstance(run, Mapping) else _result_in(Path(run))
-        throughput, lasted_s = found.get("records_per_s"), found.get("wall_s")
+        result = run if isinstance(run, Mapping) else _result_in(Path(run))
+        throughput, lasted_s = result.get("records_per_s"), result.get("wall_s")
         if not throughput or not lasted_s:
             raise UserError(
                 "to calibrate, give the result of a run that read records: its throughput and "
@@ -193,8 +193,8 @@ def load_of(given: "Load | float | str | Callable[[float], float]") -> Load:
     return Load.parse(given) if isinstance(given, str) else Load(given)
 
 
-def _like(given: float | Floats, found: Floats) -> float | Floats:
-    return found if isinstance(given, np.ndarray) else float(found[0])
+def _like(given: float | Floats, values: Floats) -> float | Floats:
+    return values if isinstance(given, np.ndarray) else float(values[0])
 
 
 def _unknown(name: str) -> UserError:

@@ -127,8 +127,8 @@ class Pieces(Rate):
         return rounds, at_s - rounds * self._period_s
 
     def _piece_at(self, within_s: Floats) -> Any:
-        found = np.searchsorted(self._from_s, within_s, "right") - 1
-        return np.clip(found, 0, len(self._left) - 1)
+        piece = np.searchsorted(self._from_s, within_s, "right") - 1
+        return np.clip(piece, 0, len(self._left) - 1)
 
 
 class Wave(Rate):

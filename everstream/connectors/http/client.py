@@ -42,7 +42,7 @@ class Request:
     body: bytes
 
 
-class Address:
+class Endpoint:
     """Where to post, with which headers and timeouts."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Address:
 class Poster:
     """Posts over connections that stay open; belongs to one process."""
 
-    def __init__(self, address: Address, connections: int) -> None:
+    def __init__(self, address: Endpoint, connections: int) -> None:
         urllib3 = driver()
         self._address = address
         self._errors = urllib3.exceptions.HTTPError
@@ -129,11 +129,11 @@ class Poster:
             return self._address.without_secrets(type(error).__name__), 0.0
         if 200 <= response.status < 300:
             return None, 0.0
-        said = f"it answered {response.status} {self._address.without_secrets(text)}".rstrip()
+        answer = f"it answered {response.status} {self._address.without_secrets(text)}".rstrip()
         if response.status in AGAIN:
-            return said, wait_asked_for_s(response.headers.get("Retry-After"), datetime.now(UTC))
+            return answer, wait_asked_for_s(response.headers.get("Retry-After"), datetime.now(UTC))
         raise UserError(
-            f"{self._address.place} refuses a request: {said}\n"
+            f"{self._address.place} refuses a request: {answer}\n"
             f"  Idempotency-Key: {request.key[:SHOWN]}\n"
             "Check the URL, the headers and the form of the records; redirects are not followed."
         )

@@ -15,7 +15,7 @@ import polars as pl
 from everstream.connectors.columns import as_frame
 from everstream.connectors.files.json_lines import JsonEncoder
 from everstream.connectors.files.parts import PartTransaction
-from everstream.connectors.http.client import Address, Poster, Request
+from everstream.connectors.http.client import Endpoint, Poster, Request
 from everstream.connectors.options import KeyTemplate, at_least_one
 from everstream.connectors.refusing import encoded_or_refused
 from everstream.connectors.staged import StagedTransaction, StagedWriter, waiting_folder
@@ -58,15 +58,15 @@ class Webhook(Sink):
         patience: str | float = "60s",
     ) -> None:
         at_least_one(batch=batch, connections=connections)
-        self._address = Address(url, headers or {}, seconds(timeout), seconds(patience))
+        self._address = Endpoint(url, headers or {}, seconds(timeout), seconds(patience))
         self._key = None if key is None else KeyTemplate(key)
         self._batch = batch
         self._connections = connections
 
-    def open(self, who: SinkShard) -> Writer:
+    def open(self, shard: SinkShard) -> Writer:
         if self._key is not None:
-            return _RecordWriter(self._address, who, self._key, self._connections)
-        return _BatchWriter(who, Sending(self._address, self._batch, self._connections))
+            return _RecordWriter(self._address, shard, self._key, self._connections)
+        return _BatchWriter(shard, Sending(self._address, self._batch, self._connections))
 
     def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
         if self._key is None:
@@ -75,11 +75,11 @@ class Webhook(Sink):
 
 class _RecordWriter(Writer):
     def __init__(
-        self, address: Address, who: SinkShard, key: KeyTemplate, connections: int
+        self, address: Endpoint, shard: SinkShard, key: KeyTemplate, connections: int
     ) -> None:
-        self._who = who
+        self._shard = shard
         self._key = key
-        self._encoder = JsonEncoder(who.operator)
+        self._encoder = JsonEncoder(shard.operator)
         self._address = address
         self._connections = connections
         self._poster: Poster | None = None
@@ -87,7 +87,7 @@ class _RecordWriter(Writer):
     def write(self, batch: Batch) -> None:
         if not len(batch):
             return
-        requests = encoded_or_refused(batch, self._requests, self._who.operator)
+        requests = encoded_or_refused(batch, self._requests, self._shard.operator)
         if self._poster is None:
             self._poster = self._address.opened(self._connections)
         self._poster.post_all(requests)
@@ -97,7 +97,7 @@ class _RecordWriter(Writer):
         return [Request(*both) for both in zip(self._keys(batch), lines, strict=True)]
 
     def _keys(self, batch: Batch) -> list[str]:
-        operator = self._who.operator
+        operator = self._shard.operator
         if not isinstance(batch, pl.DataFrame) and isinstance(batch[0], dict):
             columns = self._key.columns  # other columns need not be valid
             batch = [{name: record[name] for name in columns if name in record} for record in batch]
@@ -113,7 +113,7 @@ class _RecordWriter(Writer):
 class Sending:
     """How pending records become requests; belongs to the run that sends them, never saved."""
 
-    address: Address
+    address: Endpoint
     batch: int
     connections: int
 
@@ -165,13 +165,13 @@ class WebhookTransaction(StagedTransaction, word="webhook-transaction"):
 
 
 class _BatchWriter(StagedWriter):
-    def __init__(self, who: SinkShard, sending: Sending) -> None:
-        super().__init__(who, ENDING)
-        self._encoder = JsonEncoder(who.operator)
+    def __init__(self, shard: SinkShard, sending: Sending) -> None:
+        super().__init__(shard, ENDING)
+        self._encoder = JsonEncoder(shard.operator)
         self._sending = sending
 
     def encode(self, batch: Batch) -> bytes:
-        return encoded_or_refused(batch, self._encoder.encode, self._who.operator)
+        return encoded_or_refused(batch, self._encoder.encode, self._shard.operator)
 
     def stage(self, part: PartTransaction) -> WebhookTransaction:
         return WebhookTransaction(part, part.checkpoint, self._sending.batch)

@@ -48,7 +48,7 @@ BATCH, ENDED = 1, 2
 
 
 @dataclass(frozen=True, order=True)
-class Segment:
+class JournalSegment:
     """The generation of a segment, and the number of its first frame."""
 
     generation: int
@@ -58,9 +58,9 @@ class Segment:
         return f"segment-{self.generation:020d}-{self.first:020d}"
 
     @staticmethod
-    def parse(name: str) -> "Segment | None":
-        found = re.fullmatch(r"segment-(\d{20,})-(\d{20,})", name)
-        return Segment(int(found[1]), int(found[2])) if found else None
+    def parse(name: str) -> "JournalSegment | None":
+        match = re.fullmatch(r"segment-(\d{20,})-(\d{20,})", name)
+        return JournalSegment(int(match[1]), int(match[2])) if match else None
 
 
 _KEPT_FROM = re.compile(r"kept-from-(\d{20,})")
@@ -69,7 +69,7 @@ _SYNCED = "synced-"
 
 
 @dataclass(frozen=True)
-class Frame:
+class JournalEntry:
     """One batch as it was logged; None where the feed ended."""
 
     number: int
@@ -118,21 +118,23 @@ class Log:
         self.journal = journal
         self.folder = f"{journal}/{folder}"
 
-    def path_of(self, segment: Segment) -> str:
+    def path_of(self, segment: JournalSegment) -> str:
         return f"{self.folder}/{segment}"
 
-    def mark_of(self, segment: Segment) -> str:
+    def mark_of(self, segment: JournalSegment) -> str:
         return f"{self.folder}/{_SYNCED}{segment}"
 
-    def segments(self) -> list[Segment]:
+    def segments(self) -> list[JournalSegment]:
         return self._segments_named("")
 
-    def _segments_named(self, prefix: str) -> list[Segment]:
+    def _segments_named(self, prefix: str) -> list[JournalSegment]:
         names = names_in(self.fs, self.folder)
-        found = (Segment.parse(n.removeprefix(prefix)) for n in names if n.startswith(prefix))
-        return sorted(segment for segment in found if segment is not None)
+        segments = (
+            JournalSegment.parse(n.removeprefix(prefix)) for n in names if n.startswith(prefix)
+        )
+        return sorted(segment for segment in segments if segment is not None)
 
-    def synced_bytes(self, segment: Segment) -> int:
+    def synced_bytes(self, segment: JournalSegment) -> int:
         """How many bytes of the segment are known to have been synced."""
         try:
             mark: bytes = self.fs.cat_file(self.mark_of(segment))
@@ -149,7 +151,7 @@ class Log:
     def remove_before(self, number: int) -> None:
         """Remove the segments whose frames all come before this one, after recording that."""
         segments = self.segments()
-        old: list[Segment] = []
+        old: list[JournalSegment] = []
         for position, segment in enumerate(segments[:-1]):
             if min(other.first for other in segments[position + 1 :]) > number:
                 break
@@ -167,7 +169,7 @@ class Log:
             if before and before != kept:
                 self.fs.rm_file(f"{self.folder}/kept-from-{before:020d}")
 
-    def frames(self, segments: list[Segment]) -> Iterator[Frame]:
+    def frames(self, segments: list[JournalSegment]) -> Iterator[JournalEntry]:
         """All frames that count, in order."""
         for marked in self._segments_named(_SYNCED):
             is_last = not segments or marked > segments[-1]
@@ -182,7 +184,7 @@ class Log:
                 yield frame
                 expected = frame.number + 1
 
-    def _frames_of(self, segment: Segment, stop: int | None) -> Iterator[Frame]:
+    def _frames_of(self, segment: JournalSegment, stop: int | None) -> Iterator[JournalEntry]:
         """The frames of a segment before the frame `stop` that were not torn."""
         path = self.path_of(segment)
         try:
@@ -207,7 +209,7 @@ class Log:
             yield self._decoded(segment, data[position:end], number)
             position, number = end, number + 1
 
-    def _decoded(self, segment: Segment, frame: bytes, number: int) -> Frame:
+    def _decoded(self, segment: JournalSegment, frame: bytes, number: int) -> JournalEntry:
         _, kind, notes_bytes, _ = _numbers(frame, 0)
         body = frame[HEADER_BYTES:]
         if self._is_signed_here(body):
@@ -225,7 +227,7 @@ class Log:
                 ) from error
         offset, rejected = pickle.loads(body[:notes_bytes])
         batch = decode(body[notes_bytes:])[0] if kind == BATCH else None
-        return Frame(number, batch, offset, rejected)
+        return JournalEntry(number, batch, offset, rejected)
 
     def _is_signed_here(self, body: bytes) -> bool:
         """Whether a signature is required: not where unsigned frames are explicitly trusted."""
@@ -233,13 +235,13 @@ class Log:
             return False
         return not self._trusts_unsigned or is_signed(body)
 
-    def _signed_as(self, segment: Segment, number: int, kind: int, notes_bytes: int) -> str:
+    def _signed_as(self, segment: JournalSegment, number: int, kind: int, notes_bytes: int) -> str:
         shard = self.folder.removeprefix(f"{self.journal}/")
         return f"journal/{shard}/{segment}/{number}/{kind}/{notes_bytes}"
 
     def encoded(
         self,
-        segment: Segment,
+        segment: JournalSegment,
         number: int,
         batch: Batch | None,
         feed_offset: Any,
@@ -272,7 +274,7 @@ class Log:
                 "space. No record was emitted that is not logged."
             ) from error
 
-    def begin(self, segment: Segment) -> Appending:
+    def begin(self, segment: JournalSegment) -> Appending:
         path = self.path_of(segment)
         try:
             make_folders(self.fs, self.folder, self.journal)

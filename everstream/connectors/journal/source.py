@@ -12,7 +12,7 @@ from typing import Any
 
 from everstream.connectors.files.filesystem import filesystem_of, is_local, make_folders, place_of
 from everstream.connectors.generate.sources import FromGenerator
-from everstream.connectors.journal.log import Appending, Frame, Log, Segment
+from everstream.connectors.journal.log import Appending, JournalEntry, JournalSegment, Log
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.rejects import Rejected
@@ -144,11 +144,11 @@ class _JournalReader(Reader):
         self._restarts = restarts
         self._generation: int | None = None
         self._given = 0
-        self._replay: Iterator[Frame] | None = None
+        self._replay: Iterator[JournalEntry] | None = None
         self._feed: Reader | None = None
         self._feed_offset: Any = None
         self._file: Appending | None = None
-        self._segment: Segment | None = None
+        self._segment: JournalSegment | None = None
         self._file_bytes = 0
         self._ended = False
         self._replayed = 0
@@ -223,7 +223,7 @@ class _JournalReader(Reader):
         self._feed_offset, self._ended = None, False
         self._rejected = []
 
-    def _known_segments(self) -> list[Segment]:
+    def _known_segments(self) -> list[JournalSegment]:
         segments = self._log.segments()
         newest = max((segment.generation for segment in segments), default=0)
         if self._generation is None:
@@ -268,7 +268,7 @@ class _JournalReader(Reader):
         if self._file is None or self._segment is None:
             assert self._generation is not None
             self._known_segments()
-            self._segment = Segment(self._generation, self._given)
+            self._segment = JournalSegment(self._generation, self._given)
             self._file = self._log.begin(self._segment)
             self._file_bytes = 0
         data = self._log.encoded(self._segment, self._given, batch, feed_offset, rejected)

@@ -43,7 +43,7 @@ def committed(cluster: Cluster, topic: str, patience_s: float) -> Batch:
     asking = kafka.Consumer({**settings, "isolation.level": "read_uncommitted"})
     reading = kafka.Consumer({**settings, "isolation.level": "read_committed"})
     try:
-        found: list[dict[str, Any]] = []
+        messages: list[dict[str, Any]] = []
         deadline = Deadline(patience_s)
         for number in sorted(partitions_of(cluster, topic)):
             place = kafka.TopicPartition(topic, number)
@@ -51,8 +51,8 @@ def committed(cluster: Cluster, topic: str, patience_s: float) -> Batch:
             # Brokers report a transaction as committed a little before it is visible everywhere.
             while reading.get_watermark_offsets(place, timeout=ANSWER_S)[1] < end:
                 _refuse_if_late(deadline, topic)
-            found += _read(reading, topic, number, end, deadline)
-        return found
+            messages += _read(reading, topic, number, end, deadline)
+        return messages
     finally:
         asking.close()
         reading.close()
@@ -61,20 +61,20 @@ def committed(cluster: Cluster, topic: str, patience_s: float) -> Batch:
 def _read(
     reading: Any, topic: str, number: int, end: int, deadline: Deadline
 ) -> list[dict[str, Any]]:
-    kafka, found, at = driver(), list[dict[str, Any]](), 0
+    kafka, messages, at = driver(), list[dict[str, Any]](), 0
     reading.assign([kafka.TopicPartition(topic, number, 0)])
     while at < end:
         _refuse_if_late(deadline, topic)
         for message in reading.consume(10_000, timeout=0.1):
             error = message.error()
             if error is None:
-                found.append(
+                messages.append(
                     {"key": message.key(), "value": message.value(), "headers": message.headers()}
                 )
             elif error.code() != kafka.KafkaError._PARTITION_EOF:
                 raise kafka.KafkaException(error)
             at = max(at, message.offset() + (error is None))
-    return found
+    return messages
 
 
 def _refuse_if_late(deadline: Deadline, topic: str) -> None:

@@ -90,20 +90,20 @@ class AvroDecoder(Decoder):
         if self._avro.schema is not None and self._reader_schema is None:
             self._reader_schema = fastavro.parse_schema(self._avro.parsed())
         given, read = self._reader_schema, fastavro.schemaless_reader
-        found: list[Any] = []
+        decoded: list[Any] = []
         for value in values:
             if value is None:
-                found.append(None)
+                decoded.append(None)
                 continue
             stream = io.BytesIO(value)
             writer = self._writer(value, stream) if self._avro.has_header else given
             try:
-                found.append(read(stream, writer, given if given is not writer else None))
+                decoded.append(read(stream, writer, given if given is not writer else None))
             except Exception as error:  # of many types, but always about the bytes of this value
                 raise ValueError(describe(error)) from error
             if stream.tell() != len(value):
                 raise ValueError(f"{len(value) - stream.tell()} bytes are left over")
-        return found
+        return decoded
 
     def frame(self, values: Values) -> tuple[pl.DataFrame, list[int] | None]:
         rows = [{} if record is None else record for record in self.objects(values)]
@@ -153,13 +153,13 @@ def fetched_schema(registry: str, number: int) -> Any:
         ) from None
     request = urllib.request.Request(f"{shown.rstrip('/')}/schemas/ids/{number}")
     if parts.username is not None:
-        who = f"{parts.username}:{parts.password or ''}"
-        token = base64.b64encode(urllib.parse.unquote(who).encode()).decode()
+        credentials = f"{parts.username}:{parts.password or ''}"
+        token = base64.b64encode(urllib.parse.unquote(credentials).encode()).decode()
         request.add_header("Authorization", f"Basic {token}")
     try:
         with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
-            found = json.load(answer)
-        schema, kind = found["schema"], found.get("schemaType", "AVRO")
+            body = json.load(answer)
+        schema, kind = body["schema"], body.get("schemaType", "AVRO")
     except (OSError, ValueError, KeyError) as error:
         if isinstance(error, urllib.error.HTTPError) and _is_unknown(error):
             raise ValueError(f"the schema registry at {shown} has no schema {number}") from None

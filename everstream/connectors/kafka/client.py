@@ -40,9 +40,9 @@ class Cluster:
     bootstrap: str
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    def settings(self, **ours: Any) -> dict[str, Any]:
+    def settings(self, **own: Any) -> dict[str, Any]:
         """Settings for a client: ours, with dots for the underscores, and the user's."""
-        named = {name.replace("_", "."): value for name, value in ours.items()}
+        named = {name.replace("_", "."): value for name, value in own.items()}
         return {
             **named,
             "bootstrap.servers": self.bootstrap,
@@ -63,18 +63,18 @@ class Cluster:
     def explained(self, error: Any, about: str = "") -> EverstreamError:
         """The client's error as one that names the brokers and explains the fix."""
         kafka = driver()
-        told = error.args[0] if isinstance(error, kafka.KafkaException) else error
-        code, words = told.code(), " ".join(told.str().split()).rstrip(".")
+        cause = error.args[0] if isinstance(error, kafka.KafkaException) else error
+        code, text = cause.code(), " ".join(cause.str().split()).rstrip(".")
         codes = kafka.KafkaError
         where = f"Kafka at {self.bootstrap}"
         if code in (codes._AUTHENTICATION, codes.SASL_AUTHENTICATION_FAILED, codes._SSL):
             return ConnectorError(
-                f"{where} denies access ({told.name()}). Check the security settings in "
+                f"{where} denies access ({cause.name()}). Check the security settings in "
                 "options={'security.protocol': ..., 'sasl.username': ...}."
             )
         if code in (codes._TRANSPORT, codes._ALL_BROKERS_DOWN, codes._RESOLVE, codes._TIMED_OUT):
             return ConnectionLost(
-                f"{where} cannot be reached: {words}. Check that the brokers run, that the address "
+                f"{where} cannot be reached: {text}. Check that the brokers run, that the address "
                 "is right and that the names they advertise (advertised.listeners) can be "
                 "reached from here."
             )
@@ -89,15 +89,17 @@ class Cluster:
             codes.GROUP_AUTHORIZATION_FAILED,
             codes.CLUSTER_AUTHORIZATION_FAILED,
         ):
-            return UserError(f"{where}{about}: {words}. Grant the rights to this user.")
-        kind = ConnectionLost if told.retriable() else ConnectorError
-        return kind(f"{where}{about}: {words} ({told.name()}).")
+            return UserError(f"{where}{about}: {text}. Grant the rights to this user.")
+        kind = ConnectionLost if cause.retriable() else ConnectorError
+        return kind(f"{where}{about}: {text} ({cause.name()}).")
 
 
-def checked_options(options: Mapping[str, Any] | None, ours: Mapping[str, str]) -> dict[str, Any]:
+def checked_options(
+    options: Mapping[str, Any] | None, reserved: Mapping[str, str]
+) -> dict[str, Any]:
     """The user's client settings; refuses those that a keyword sets."""
     given = dict(options or {})
-    for name, instead in ours.items():
+    for name, instead in reserved.items():
         if name in given:
             raise UserError(f"options: '{name}' is set by Kafka(...) itself: {instead}.")
     return given

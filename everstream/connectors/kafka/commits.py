@@ -50,7 +50,7 @@ LONGEST_SLUG = 60
 
 
 @dataclass(frozen=True)
-class Mark:
+class CommitMark:
     """What a shard has committed, and which of its generations may write."""
 
     generation: int
@@ -61,20 +61,20 @@ class Mark:
         return json.dumps(asdict(self)).encode()
 
     @staticmethod
-    def decoded(data: bytes) -> "Mark":
-        found = json.loads(data)
-        owner = found["owner"]
-        return Mark(
-            int(found["generation"]), int(found["checkpoint"]), Owner(**owner) if owner else None
+    def decoded(data: bytes) -> "CommitMark":
+        fields = json.loads(data)
+        owner = fields["owner"]
+        return CommitMark(
+            int(fields["generation"]), int(fields["checkpoint"]), Owner(**owner) if owner else None
         )
 
 
 def topic_of_marks(pipeline: str, operator: str, topic: str) -> str:
     """The name of the topic: valid in Kafka, and different for every output."""
     names = (pipeline, operator, topic)
-    said = "-".join(re.sub(r"[^A-Za-z0-9]+", "-", name)[:LONGEST_SLUG] for name in names[:2])
+    slug = "-".join(re.sub(r"[^A-Za-z0-9]+", "-", name)[:LONGEST_SLUG] for name in names[:2])
     whole = "\0".join(names).encode()
-    return f"everstream-commits-{said}-{hashlib.sha256(whole).hexdigest()[:12]}"
+    return f"everstream-commits-{slug}-{hashlib.sha256(whole).hexdigest()[:12]}"
 
 
 def partitions_of(cluster: Cluster, topic: str) -> dict[int, int]:
@@ -83,12 +83,12 @@ def partitions_of(cluster: Cluster, topic: str) -> dict[int, int]:
     Like everything here it raises what the client raises, and the caller may retry.
     """
     kafka = driver()
-    found = cluster.admin().list_topics(topic, timeout=ANSWER_S).topics[topic]
-    if found.error is None:
-        return {number: len(each.replicas) for number, each in found.partitions.items()}
-    if found.error.code() == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
+    metadata = cluster.admin().list_topics(topic, timeout=ANSWER_S).topics[topic]
+    if metadata.error is None:
+        return {number: len(each.replicas) for number, each in metadata.partitions.items()}
+    if metadata.error.code() == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
         return {}
-    raise kafka.KafkaException(found.error)
+    raise kafka.KafkaException(metadata.error)
 
 
 class Marks:
@@ -136,7 +136,7 @@ class Marks:
             if error.args[0].code() not in (codes.TOPIC_ALREADY_EXISTS, codes.INVALID_PARTITIONS):
                 raise
 
-    def read(self, shard: int) -> Mark | None:
+    def read(self, shard: int) -> CommitMark | None:
         """The newest mark of a shard; None if there never was one."""
         kafka = driver()
         settings = {
@@ -155,35 +155,35 @@ class Marks:
             window = TAIL
             while True:
                 start = max(first, end - window)
-                found = self._last(consumer, shard, start, end)
-                if found is not None or start == first:
-                    return found
+                mark = self._last(consumer, shard, start, end)
+                if mark is not None or start == first:
+                    return mark
                 window *= FARTHER
         finally:
             consumer.close()
 
-    def all(self) -> list[Mark | None]:
+    def all(self) -> list[CommitMark | None]:
         """The newest mark of every shard that ever wrote."""
         return [self.read(shard) for shard in range(self.shards())]
 
-    def _last(self, consumer: Any, shard: int, start: int, end: int) -> Mark | None:
+    def _last(self, consumer: Any, shard: int, start: int, end: int) -> CommitMark | None:
         """The last of the marks from `start` to `end`."""
         if start >= end:
             return None
         kafka = driver()
         consumer.assign([kafka.TopicPartition(self.topic, shard, start)])
-        found: bytes | None = None
+        newest: bytes | None = None
         deadline = Deadline(ANSWER_S)
         while not deadline.passed:
             for message in consumer.consume(1000, timeout=0.05):
                 error = message.error()
                 if error is None:
-                    found = message.value()
+                    newest = message.value()
                 elif error.code() != kafka.KafkaError._PARTITION_EOF:
                     raise kafka.KafkaException(error)
                 # A broker that has just become the leader may not see the whole log yet.
                 elif message.offset() >= end:
-                    return None if found is None else Mark.decoded(found)
+                    return None if newest is None else CommitMark.decoded(newest)
         raise kafka.KafkaException(
             kafka.KafkaError(kafka.KafkaError._TIMED_OUT, f"'{self.topic}' could not be read")
         )
@@ -198,27 +198,27 @@ Frames = Callable[[], Iterable[pl.DataFrame]]
 class ShardCommits:
     """Writes to a topic for one generation of one shard."""
 
-    def __init__(self, cluster: Cluster, topic: str, who: SinkShard, patience_s: float) -> None:
+    def __init__(self, cluster: Cluster, topic: str, shard: SinkShard, patience_s: float) -> None:
         self._cluster = cluster
         self._topic = topic
-        self._who = who
+        self._shard = shard
         self._patience_s = patience_s
-        self._marks = Marks(cluster, who.pipeline, who.operator, topic)
+        self._marks = Marks(cluster, shard.pipeline, shard.operator, topic)
         self._lock = threading.Lock()
         self._producer: Any = None
-        self._mark = Mark(0, 0)
+        self._mark = CommitMark(0, 0)
         self._heard: Any = None
 
-    def change(self, decide: Callable[[Mark | None], Mark | None]) -> bool:
+    def change(self, decide: Callable[[CommitMark | None], CommitMark | None]) -> bool:
         """Fence all other producers and write the mark that `decide` returns; None: write nothing.
 
         Returns whether a mark was written. No other producer can write in between.
         """
 
         def once() -> bool:
-            self._marks.ensure(max(self._who.shards, self._who.shard + 1), self._patience_s)
+            self._marks.ensure(max(self._shard.shards, self._shard.shard + 1), self._patience_s)
             self._begin()
-            wanted = decide(self._marks.read(self._who.shard))
+            wanted = decide(self._marks.read(self._shard.shard))
             if wanted is not None:
                 self._transact(wanted, None)
             return wanted is not None
@@ -226,14 +226,14 @@ class ShardCommits:
         with self._lock:
             return self._until_it_works(once)
 
-    def take_over(self, allowed: Callable[[Mark | None], Mark]) -> None:
+    def take_over(self, allowed: Callable[[CommitMark | None], CommitMark]) -> None:
         """Fence all older generations; `allowed` sees the mark and may raise."""
 
-        def ours(found: Mark | None) -> Mark:
-            self._refuse_if_replaced(found)
-            return replace(allowed(found), generation=self._who.generation)
+        def taken_over(mark: CommitMark | None) -> CommitMark:
+            self._refuse_if_replaced(mark)
+            return replace(allowed(mark), generation=self._shard.generation)
 
-        self.change(ours)
+        self.change(taken_over)
 
     def commit(self, checkpoint: int, frames: Frames) -> None:
         """Commit these records unless they were committed before."""
@@ -258,17 +258,17 @@ class ShardCommits:
     def _fence(self) -> None:
         """Become the only producer that can write, and read what was committed."""
         self._begin()
-        found = self._marks.read(self._who.shard)
-        self._refuse_if_replaced(found)
-        self._mark = found or Mark(0, 0)
+        mark = self._marks.read(self._shard.shard)
+        self._refuse_if_replaced(mark)
+        self._mark = mark or CommitMark(0, 0)
 
-    def _refuse_if_replaced(self, found: Mark | None) -> None:
-        if found is not None:
-            refuse_replaced(self._who, found.generation, f"topic '{self._topic}'")
+    def _refuse_if_replaced(self, mark: CommitMark | None) -> None:
+        if mark is not None:
+            refuse_replaced(self._shard, mark.generation, f"topic '{self._topic}'")
 
     def _begin(self) -> None:
         self._drop()
-        named = f"{self._marks.topic}-{self._who.shard}"
+        named = f"{self._marks.topic}-{self._shard.shard}"
         settings = {**producing(self._cluster), "transactional.id": named, "error_cb": self._hear}
         self._producer = producer_of(self._cluster, settings)
         self._producer.init_transactions(ANSWER_S)
@@ -276,13 +276,13 @@ class ShardCommits:
     def _hear(self, error: Any) -> None:
         self._heard = error
 
-    def _transact(self, mark: Mark, frames: Frames | None) -> None:
+    def _transact(self, mark: CommitMark, frames: Frames | None) -> None:
         producer = self._producer
         producer.begin_transaction()
         for frame in frames() if frames is not None else ():
             send(producer, self._topic, frame, self._patience_s)
         wait_for_room(producer, self._topic, self._patience_s)
-        producer.produce(self._marks.topic, mark.encoded(), KEY, partition=self._who.shard)
+        producer.produce(self._marks.topic, mark.encoded(), KEY, partition=self._shard.shard)
         producer.commit_transaction(self._patience_s)
         self._mark = mark
 

@@ -21,8 +21,8 @@ from everstream.connectors.kafka.offsets import (
     Bound,
     checked_bound,
 )
-from everstream.connectors.kafka.records import Shape
-from everstream.connectors.kafka.sink import KafkaSink, Output
+from everstream.connectors.kafka.records import RecordLayout
+from everstream.connectors.kafka.sink import KafkaSink, TopicOutput
 from everstream.connectors.kafka.source import KafkaSource, Reading
 from everstream.connectors.options import MAX_RECORD_BYTES, at_least_one
 from everstream.connectors.two_way import TwoWay
@@ -124,7 +124,7 @@ class Kafka(KafkaSource, KafkaSink, TwoWay[Any]):
             raise UserError("lateness and idle_after need event_time=True.")
         self._cluster = Cluster(bootstrap, checked_options(options, _OURS))
         topics = checked_topics(topic)
-        shape = Shape(checked_fields(fields), checked_key(key), checked(on_error, "Kafka"))
+        shape = RecordLayout(checked_fields(fields), checked_key(key), checked(on_error, "Kafka"))
         self.on_error = shape.on_error
         self._decoder = decoder(
             value, columns, schema, lambda wanted: _avro(avro, wanted), max_record_bytes
@@ -159,12 +159,12 @@ class Kafka(KafkaSource, KafkaSink, TwoWay[Any]):
         self._encoding = Encoding(encode or value, key_by, headers, timestamp, most_bytes)
 
     @property
-    def output(self) -> Output:
+    def output(self) -> TopicOutput:
         topic, *more = self._reading.topics
         if more or topic.startswith("^"):
             raise UserError(f"a sink writes to one topic, not to {', '.join([topic, *more])}.")
         self._encoding.check()
-        return Output(
+        return TopicOutput(
             self._cluster, topic, self._encoding, self._reading.patience_s, self._audit_copy
         )
 

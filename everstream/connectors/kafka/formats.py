@@ -256,7 +256,7 @@ def unpacked_bytes(stream: bytes) -> int:
     if this is not an IPC stream.
     """
     try:
-        return sum(_batch_bytes(stream, *found) for found in _messages(stream))
+        return sum(_batch_bytes(stream, *message) for message in _messages(stream))
     except (struct.error, IndexError, OverflowError) as error:
         raise ValueError(f"it is not an Arrow IPC stream: {error}") from error
 

@@ -134,8 +134,8 @@ class Topics:
         """The ids of the present topics, and their partitions."""
         names, kafka = list(self._topics), driver()
         if self.pattern is not None:
-            found = self._call(lambda admin: admin.list_topics(timeout=ANSWER_S).topics)
-            names = sorted(name for name in found if self.pattern.match(name) and name[:2] != "__")
+            topics = self._call(lambda admin: admin.list_topics(timeout=ANSWER_S).topics)
+            names = sorted(name for name in topics if self.pattern.match(name) and name[:2] != "__")
         if not names:
             return {}, []
         asked = kafka.TopicCollection(names)
@@ -195,7 +195,7 @@ class Topics:
     def compacted(self) -> list[str]:
         """The topics whose brokers remove records that a later one with the same key replaces."""
         names, _ = self.listed()
-        kinds, found = administration(), list[str]()
+        kinds, compacted = administration(), list[str]()
         asked = [kinds.ConfigResource(kinds.ResourceType.TOPIC, name) for name in names]
         if not asked:
             return []
@@ -209,8 +209,8 @@ class Topics:
                     continue  # this user may not query the configuration
                 raise self._cluster.explained(error, f", topic '{resource.name}'") from error
             if "compact" in (policy or ""):
-                found.append(resource.name)
-        return sorted(found)
+                compacted.append(resource.name)
+        return sorted(compacted)
 
     def _refuse_other_topics(
         self, offset: KafkaOffset, ids: Mapping[str, str], partitions: Sequence[Partition]
@@ -253,9 +253,9 @@ class Topics:
         if isinstance(bound, Mapping):
             return self._given(partitions, bound, name)
         if isinstance(bound, datetime):
-            found = self._ends(partitions, milliseconds(bound, name))
-            ends = self._ends([p for p in partitions if found[p] < 0], "latest")
-            return {**found, **ends}
+            offsets = self._ends(partitions, milliseconds(bound, name))
+            ends = self._ends([p for p in partitions if offsets[p] < 0], "latest")
+            return {**offsets, **ends}
         return self._ends(partitions, bound)
 
     def _given(
@@ -295,14 +295,14 @@ class Topics:
                 request_timeout=ANSWER_S,
             )
         )
-        found: dict[Partition, int] = {}
+        ends: dict[Partition, int] = {}
         for where, answer in answers.items():
             try:
-                found[where.topic, where.partition] = answer.result().offset
+                ends[where.topic, where.partition] = answer.result().offset
             except kafka.KafkaException as error:
                 about = f", topic '{where.topic}', partition {where.partition}"
                 raise self._cluster.explained(error, about) from error
-        return found
+        return ends
 
     def _call(self, question: Any) -> Any:
         if self._admin is None:

@@ -84,24 +84,24 @@ def _send_each(producer: Any, topic: str, part: pl.DataFrame) -> None:
     keys = part[KEY].to_list() if KEY in part.columns else nothing
     times = part[TIMESTAMP].to_list() if TIMESTAMP in part.columns else nothing
     names = [name for name in part.columns if name.startswith(HEADER)]
-    words = [name.removeprefix(HEADER) for name in names]
+    header_names = [name.removeprefix(HEADER) for name in names]
     headers = part.select(names).rows() if names else [()] * part.height
     produce = producer.produce
     for value, key, at, head in zip(values, keys, times, headers, strict=True):
-        said = [pair for pair in zip(words, head, strict=True) if pair[1] is not None]
-        produce(topic, value, key, headers=said, **({} if at is None else {"timestamp": at}))
+        present = [pair for pair in zip(header_names, head, strict=True) if pair[1] is not None]
+        produce(topic, value, key, headers=present, **({} if at is None else {"timestamp": at}))
 
 
 class AtOnceWriter(Writer):
     """One producer; the next call raises what could not be delivered."""
 
     def __init__(
-        self, cluster: Cluster, topic: str, encoding: Encoding, who: SinkShard, patience_s: float
+        self, cluster: Cluster, topic: str, encoding: Encoding, shard: SinkShard, patience_s: float
     ) -> None:
         self._cluster = cluster
         self._topic = topic
         self._encoding = encoding
-        self._operator = who.operator
+        self._operator = shard.operator
         self._patience_s = patience_s
         self._failed: Any = None
         settings = {

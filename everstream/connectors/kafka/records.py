@@ -72,7 +72,7 @@ class Messages:
 
 
 @dataclass(frozen=True)
-class Shape:
+class RecordLayout:
     """The form of records: the fields of a row, or values alone if there are none."""
 
     fields: tuple[str, ...] | None
@@ -103,7 +103,7 @@ class Shape:
             return []
         values = messages.values()
         try:
-            found = decode(values)
+            decoded = decode(values)
         except BROKEN as error:
             good, broken = sound(decode, values)
             if not broken:
@@ -115,11 +115,11 @@ class Shape:
             if not good:
                 return []
             messages = messages.only(good)
-            found = decode([values[place] for place in good])
+            decoded = decode([values[place] for place in good])
         if decoder.in_columns:
-            frame, counts = found
+            frame, counts = decoded
             return frame if self.fields is None else self._rows(frame, counts, messages)
-        return found if self.fields is None else self._dicts(found, messages)
+        return decoded if self.fields is None else self._dicts(decoded, messages)
 
     def _with_readable_keys(self, messages: Messages, rejected: list[Rejected]) -> Messages:
         """Without messages whose key is not text, if it must be and `on_error` leaves them out."""
@@ -234,12 +234,12 @@ class PartitionTimes:
         self, partitions: Iterable[Partition], of_each: list[Partition], ms: list[int]
     ) -> None:
         """Records of these partitions have come, with these times."""
-        if len(found := list(partitions)) == 1:
-            self._note(found[0], max(ms))
+        if len(distinct := list(partitions)) == 1:
+            self._note(distinct[0], max(ms))
             return
-        numbers = {partition: number for number, partition in enumerate(found)}
+        numbers = {partition: number for number, partition in enumerate(distinct)}
         which = np.fromiter(map(numbers.__getitem__, of_each), np.int64, len(of_each))
-        times = np.full(len(found), -1, np.int64)
+        times = np.full(len(distinct), -1, np.int64)
         np.maximum.at(times, which, np.asarray(ms, np.int64))
         for partition, number in numbers.items():
             self._note(partition, int(times[number]))

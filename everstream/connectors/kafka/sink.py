@@ -18,7 +18,7 @@ from everstream.connectors.files.parts import PartTransaction
 from everstream.connectors.kafka.audit_copy import committed, make_like
 from everstream.connectors.kafka.audit_copy import remove as remove_topics
 from everstream.connectors.kafka.client import Cluster, until_answered
-from everstream.connectors.kafka.commits import Mark, Marks, ShardCommits
+from everstream.connectors.kafka.commits import CommitMark, Marks, ShardCommits
 from everstream.connectors.kafka.encoding import Encoding
 from everstream.connectors.kafka.producer import AtOnceWriter
 from everstream.connectors.ownership import Claim, Owner
@@ -39,16 +39,16 @@ class KafkaSink(Sink):
 
     @property
     @abstractmethod
-    def output(self) -> "Output":
+    def output(self) -> "TopicOutput":
         """Where messages go, and how they are made; a UserError if it cannot be a sink."""
 
-    def _open_writer(self, who: SinkShard) -> Writer:
+    def _open_writer(self, shard: SinkShard) -> Writer:
         output = self.output
         if self.delivery is Delivery.AT_LEAST_ONCE:
             return AtOnceWriter(
-                output.cluster, output.topic, output.encoding, who, output.patience_s
+                output.cluster, output.topic, output.encoding, shard, output.patience_s
             )
-        return _KafkaWriter(output, who)
+        return _KafkaWriter(output, shard)
 
     def describe_output(self) -> dict[str, Any]:
         return {**super().describe_output(), "topic": self.output.topic}
@@ -106,7 +106,7 @@ class KafkaSink(Sink):
 
 
 @dataclass(frozen=True)
-class Output:
+class TopicOutput:
     """A topic, and how records become its messages."""
 
     cluster: Cluster
@@ -136,7 +136,7 @@ class Output:
         marks = self.marks(pipeline, operator).topic
         self._answer(lambda: remove_topics(self.cluster, self.topic, marks))
 
-    def read(self, marks: Marks) -> list[Mark | None]:
+    def read(self, marks: Marks) -> list[CommitMark | None]:
         return self._answer(marks.all)
 
     def _answer(self, ask: Callable[[], R]) -> R:
@@ -150,28 +150,28 @@ class Output:
 
     def committed(self, pipeline: str, operator: str) -> bool:
         """Whether any shard has committed messages."""
-        found = self.read(self.marks(pipeline, operator))
-        return any(mark is not None and mark.checkpoint > 0 for mark in found)
+        marks = self.read(self.marks(pipeline, operator))
+        return any(mark is not None and mark.checkpoint > 0 for mark in marks)
 
     def forget(self, owner: Owner) -> None:
         """Let the next run begin with checkpoint 1, and fence all producers of earlier ones."""
         for shard, mark in enumerate(self.read(self.marks(owner.pipeline, owner.operator))):
             if mark is not None and (mark.checkpoint or mark.generation):
-                self.note(owner, lambda found: found and Mark(0, 0, found.owner), shard)
+                self.note(owner, lambda mark: mark and CommitMark(0, 0, mark.owner), shard)
 
     def note(
-        self, owner: Owner, decide: Callable[[Mark | None], Mark | None], shard: int = 0
+        self, owner: Owner, decide: Callable[[CommitMark | None], CommitMark | None], shard: int = 0
     ) -> bool:
         """For the driver, which records the owner of the output and commits nothing."""
-        who = SinkShard(owner.pipeline, owner.operator, shard, 1, 0, owner.store)
-        commits = self.commits(who)
+        sink_shard = SinkShard(owner.pipeline, owner.operator, shard, 1, 0, owner.store)
+        commits = self.commits(sink_shard)
         try:
             return commits.change(decide)
         finally:
             commits.close()
 
-    def commits(self, who: SinkShard) -> ShardCommits:
-        return ShardCommits(self.cluster, self.topic, who, self.patience_s)
+    def commits(self, shard: SinkShard) -> ShardCommits:
+        return ShardCommits(self.cluster, self.topic, shard, self.patience_s)
 
 
 class TopicClaim(Claim):
@@ -179,27 +179,27 @@ class TopicClaim(Claim):
 
     kind = "topic"
 
-    def __init__(self, output: Output, owner: Owner) -> None:
+    def __init__(self, output: TopicOutput, owner: Owner) -> None:
         super().__init__(f"topic '{output.topic}'", owner)
         self._output = output
         self._marks = output.marks(owner.pipeline, owner.operator)
 
     def read(self) -> Owner | None:
-        found = self._output.read(self._marks)
-        return found[0].owner if found and found[0] is not None else None
+        marks = self._output.read(self._marks)
+        return marks[0].owner if marks and marks[0] is not None else None
 
     def create(self) -> bool:
         if self.read() is not None:
             return False  # without fencing a producer that may be alive
 
-        def ours(found: Mark | None) -> Mark | None:
-            mark = found or Mark(0, 0)
+        def claimed(existing: CommitMark | None) -> CommitMark | None:
+            mark = existing or CommitMark(0, 0)
             return replace(mark, owner=self.owner) if mark.owner is None else None
 
-        return self._output.note(self.owner, ours)
+        return self._output.note(self.owner, claimed)
 
     def remove(self) -> None:
-        self._output.note(self.owner, lambda found: found and replace(found, owner=None))
+        self._output.note(self.owner, lambda mark: mark and replace(mark, owner=None))
 
     def how_to_free(self) -> str:
         return f"delete the topic '{self._marks.topic}', which records it"
@@ -239,13 +239,13 @@ class KafkaTransaction(StagedTransaction, word="kafka-transaction"):
 
 
 class _KafkaWriter(StagedWriter):
-    def __init__(self, output: Output, who: SinkShard) -> None:
-        super().__init__(who, ENDING)
+    def __init__(self, output: TopicOutput, shard: SinkShard) -> None:
+        super().__init__(shard, ENDING)
         self._output = output
-        self._commits = output.commits(who)
+        self._commits = output.commits(shard)
 
     def encode(self, batch: Batch) -> bytes:
-        operator, encoding = self._who.operator, self._output.encoding
+        operator, encoding = self._shard.operator, self._output.encoding
         return encode(encoded_or_refused(batch, lambda b: encoding.messages(b, operator), operator))
 
     def stage(self, part: PartTransaction) -> KafkaTransaction:
@@ -265,8 +265,8 @@ class _KafkaWriter(StagedWriter):
         self._commits.close()
 
     def _allowed(
-        self, mark: Mark | None, due: Sequence[StagedTransaction], checkpoint: int
-    ) -> Mark:
+        self, mark: CommitMark | None, due: Sequence[StagedTransaction], checkpoint: int
+    ) -> CommitMark:
         """The mark to resume from, if that is possible without duplicate messages."""
         topic = self._output.topic
         if mark is not None and mark.checkpoint > checkpoint:
@@ -278,8 +278,8 @@ class _KafkaWriter(StagedWriter):
         if unknown:
             raise UserError(
                 f"it is unknown whether topic '{topic}' has the messages of checkpoint {unknown[0].checkpoint}: "
-                f"the topic '{self._output.marks(self._who.pipeline, self._who.operator).topic}' "
+                f"the topic '{self._output.marks(self._shard.pipeline, self._shard.operator).topic}' "
                 "that records it is gone. Restore it, or write to another topic and start over "
                 "with --fresh, which deletes the checkpoints."
             )
-        return replace(mark or Mark(0, 0), checkpoint=checkpoint)
+        return replace(mark or CommitMark(0, 0), checkpoint=checkpoint)

@@ -26,7 +26,7 @@ from everstream.connectors.kafka.offsets import (
     redistribute_places,
     unread_places,
 )
-from everstream.connectors.kafka.records import Messages, PartitionTimes, Shape
+from everstream.connectors.kafka.records import Messages, PartitionTimes, RecordLayout
 from everstream.connectors.retry import Deadline
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
@@ -58,7 +58,7 @@ class Reading:
     batch_records: int
     discover_s: float
     patience_s: float
-    shape: Shape
+    shape: RecordLayout
     lateness_us: int | None
     """None: the source gives no event time."""
     idle_after_s: float | None
@@ -236,13 +236,13 @@ class KafkaReader(Reader):
         return messages[:count], messages[count:]
 
     def _decoded(self, messages: list[Any]) -> Batch | None:
-        said = list[Any]()
+        errors = list[Any]()
         if any(map(driver().Message.error, messages)):
-            said = [message for message in messages if message.error() is not None]
+            errors = [message for message in messages if message.error() is not None]
             messages = [message for message in messages if message.error() is None]
         batch = self._given(messages) if messages else None
         # Last: the end of a partition may come together with the records before it.
-        for message in said:
+        for message in errors:
             self._heed(message, message.error())
         return batch
 
@@ -286,8 +286,8 @@ class KafkaReader(Reader):
         (topic,), numbers = self._topics, list(map(kind.partition, messages))
         if numbers.count(numbers[-1]) == len(numbers):  # usually a fetch has many of one
             return {(topic, numbers[-1]): messages[-1]}
-        found = dict(zip(numbers, messages, strict=True))
-        return {(topic, number): message for number, message in found.items()}
+        last = dict(zip(numbers, messages, strict=True))
+        return {(topic, number): message for number, message in last.items()}
 
     def _is_before_end(self, partition: Partition, position: int) -> bool:
         """Whether this run reads the record there; new partitions are left for the next run."""
@@ -361,8 +361,8 @@ class KafkaReader(Reader):
             self._look = _Beside(lambda gone_on: self._asked(known, began, gone_on))
         if not self._look.done:
             return
-        found, self._look, self._alarmed = self._look.result(), None, False
-        new = {p: place for p, place in found.places.items() if p not in self._open}
+        look, self._look, self._alarmed = self._look.result(), None, False
+        new = {p: place for p, place in look.places.items() if p not in self._open}
         self._look_at_s = self._steady_s() + reading.discover_s
         if reading.bounded:
             self._look_at_s = float("inf")
@@ -370,7 +370,7 @@ class KafkaReader(Reader):
             self._consumer = reading.consumer(self._alarm)
         else:
             new = {p: place for p, place in new.items() if p not in self._next}
-        self._topics.update(found.topics)
+        self._topics.update(look.topics)
         self._next.update({partition: place[0] for partition, place in new.items()})
         self._assign(new)
 

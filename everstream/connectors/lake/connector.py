@@ -19,7 +19,7 @@ from everstream.connectors.lake.source import (
     redistribute_files,
 )
 from everstream.connectors.lake.staging import notes_of
-from everstream.connectors.lake.table import LakeClaim, LakeTable, TableState
+from everstream.connectors.lake.table import LakeClaim, LakeTable, TableSnapshot
 from everstream.connectors.options import at_least_one
 from everstream.connectors.ownership import Owner
 from everstream.connectors.two_way import TwoWay
@@ -71,11 +71,11 @@ class LakeConnector(TwoWay[Row]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._table})"
 
-    def _open_writer(self, who: SinkShard) -> Writer:
-        return LakeWriter(self._table, who, self.columns(who), self._form)
+    def _open_writer(self, shard: SinkShard) -> Writer:
+        return LakeWriter(self._table, shard, self.columns(shard), self._form)
 
-    def columns(self, who: SinkShard) -> Columns:
-        return self._form.columns(self._table, who, self._schema)
+    def columns(self, shard: SinkShard) -> Columns:
+        return self._form.columns(self._table, shard, self._schema)
 
     def _open_reader(self, shard: int, shards: int) -> Reader:
         if self._settled is None:
@@ -126,7 +126,7 @@ class LakeConnector(TwoWay[Row]):
                 f"{self._table} has no column {', '.join(missing)}; it has {', '.join(self._known)}."
             )
 
-    def _load(self, version: Any) -> TableState | None:
+    def _load(self, version: Any) -> TableSnapshot | None:
         return self._table.load(version)
 
     def column_names(self) -> list[str] | None:

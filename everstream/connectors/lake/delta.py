@@ -39,8 +39,8 @@ from everstream.connectors.lake.table import (
     HistoryLost,
     LakeFile,
     LakeTable,
-    Mark,
-    TableState,
+    TableMark,
+    TableSnapshot,
     as_ours,
     in_form,
     sync_path,
@@ -62,7 +62,7 @@ def deltalake() -> Any:
     return deltalake
 
 
-class DeltaLog(LakeTable):
+class DeltaTable(LakeTable):
     """One table, by its path or URL."""
 
     format = "Delta Lake"
@@ -165,7 +165,7 @@ class DeltaLog(LakeTable):
                 raise self.problem(error, "create") from None
         self._sync_log(0)
 
-    def add_columns(self, state: TableState, schema: pl.Schema) -> None:
+    def add_columns(self, state: TableSnapshot, schema: pl.Schema) -> None:
         assert isinstance(state, DeltaState)
         library = deltalake()
         fields = library.Schema.from_arrow(_arrow(schema.to_frame()).schema).fields
@@ -180,7 +180,11 @@ class DeltaLog(LakeTable):
         return delta_kind(kind)
 
     def write(
-        self, state: TableState, frame: pl.DataFrame, stem: str, note: Callable[[list[str]], None]
+        self,
+        state: TableSnapshot,
+        frame: pl.DataFrame,
+        stem: str,
+        note: Callable[[list[str]], None],
     ) -> list[LakeFile]:
         keys = state.partition_by()
         if keys:
@@ -237,10 +241,10 @@ class DeltaLog(LakeTable):
 
     def commit(
         self,
-        state: TableState,
+        state: TableSnapshot,
         added: Sequence[LakeFile],
         removed: Sequence[str],
-        mark: Mark,
+        mark: TableMark,
         shards: Sequence[int] = (),
     ) -> None:
         assert isinstance(state, DeltaState)
@@ -388,7 +392,7 @@ class Delta(LakeConnector):
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(
-            DeltaLog(path, storage_options),
+            DeltaTable(path, storage_options),
             version=version,
             follow=follow,
             on_change=on_change,

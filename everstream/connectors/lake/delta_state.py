@@ -19,9 +19,9 @@ from everstream.connectors.lake.table import (
     Change,
     HistoryLost,
     LakeFile,
-    Mark,
     Standing,
-    TableState,
+    TableMark,
+    TableSnapshot,
 )
 from everstream.errors import UserError
 
@@ -136,7 +136,7 @@ READABLE = frozenset({"timestampNtz", "appendOnly", "invariants", "checkConstrai
 RULES = frozenset({"delta.invariants", "delta.generationExpression", "delta.identity.start"})
 
 
-class DeltaState(TableState):
+class DeltaState(TableSnapshot):
     """A version of a Delta table."""
 
     def __init__(self, place: str, fs: Any, table: Any) -> None:
@@ -231,11 +231,11 @@ class DeltaState(TableState):
             ) from None
         added: list[LakeFile] = []
         removed: list[str] = []
-        mark: Mark | None = None
+        mark: TableMark | None = None
         for line in lines:
             ((kind, what),) = json.loads(line).items()
             if kind == "commitInfo":
-                mark = Mark.parse(what.get(MARK))
+                mark = TableMark.parse(what.get(MARK))
             elif kind == "add" and what.get("dataChange", True):
                 if what.get("deletionVector"):
                     removed.append(unquote(what["path"]))

@@ -32,8 +32,8 @@ from everstream.connectors.lake.table import (
     HistoryLost,
     LakeFile,
     LakeTable,
-    Mark,
-    TableState,
+    TableMark,
+    TableSnapshot,
     as_ours,
     in_form,
     insisting,
@@ -164,7 +164,7 @@ class IcebergTable(LakeTable):
             if self.load() is None:
                 raise self._explained(error, "create") from None
 
-    def add_columns(self, state: TableState, schema: pl.Schema) -> None:
+    def add_columns(self, state: TableSnapshot, schema: pl.Schema) -> None:
         assert isinstance(state, IcebergState)
         with self._committing("add columns to"), state.table.update_schema() as update:
             update.union_by_name(_arrow(schema.to_frame()).schema)
@@ -179,11 +179,15 @@ class IcebergTable(LakeTable):
         # pyiceberg writes and reads a list of structs that is None as an empty one.
         if not any(map(_has_structs, parts_of(values.dtype))):
             return None
-        found = [_lacks_a_list(value, values.dtype) for value in values.to_list()]
-        return pl.Series(found, dtype=pl.Boolean)
+        lacking = [_lacks_a_list(value, values.dtype) for value in values.to_list()]
+        return pl.Series(lacking, dtype=pl.Boolean)
 
     def write(
-        self, state: TableState, frame: pl.DataFrame, stem: str, note: Callable[[list[str]], None]
+        self,
+        state: TableSnapshot,
+        frame: pl.DataFrame,
+        stem: str,
+        note: Callable[[list[str]], None],
     ) -> list[LakeFile]:
         assert isinstance(state, IcebergState)
         written = pyiceberg().io.pyarrow._dataframe_to_data_files(
@@ -221,10 +225,10 @@ class IcebergTable(LakeTable):
 
     def commit(
         self,
-        state: TableState,
+        state: TableSnapshot,
         added: Sequence[LakeFile],
         removed: Sequence[str],
-        mark: Mark,
+        mark: TableMark,
         shards: Sequence[int] = (),
     ) -> None:
         assert isinstance(state, IcebergState)

@@ -18,9 +18,9 @@ from everstream.connectors.lake.table import (
     Change,
     HistoryLost,
     LakeFile,
-    Mark,
     Standing,
-    TableState,
+    TableMark,
+    TableSnapshot,
 )
 from everstream.errors import ConnectorError, UserError
 
@@ -120,7 +120,7 @@ def _value(plain: Any) -> Any:
 STANDING = "everstream.mark."
 
 
-class IcebergState(TableState):
+class IcebergState(TableSnapshot):
     """A snapshot of an Iceberg table; version 0 is the table before its first one."""
 
     def __init__(self, place: str, table: Any, snapshot: Any) -> None:
@@ -224,7 +224,7 @@ class IcebergState(TableState):
                     removed.append(entry.data_file.file_path)
                 elif entry.status.name == "ADDED":
                     added.append(described(entry.data_file, manifest.partition_spec_id))
-        mark = Mark.parse(snapshot.summary.additional_properties.get(MARK))
+        mark = TableMark.parse(snapshot.summary.additional_properties.get(MARK))
         return Change(int(snapshot.snapshot_id), tuple(added), tuple(removed), mark)
 
 

@@ -24,9 +24,9 @@ from everstream.connectors.lake.table import (
     LakeClaim,
     LakeFile,
     LakeTable,
-    Mark,
     Standing,
-    TableState,
+    TableMark,
+    TableSnapshot,
     insisting,
     key_of,
 )
@@ -47,14 +47,14 @@ class Form:
     partition_by: tuple[str, ...]
     evolve: bool
 
-    def table_for(self, table: LakeTable, frame: pl.DataFrame, who: SinkShard) -> TableState:
+    def table_for(self, table: LakeTable, frame: pl.DataFrame, shard: SinkShard) -> TableSnapshot:
         """The table, created or widened if needed; the writer has already refused invalid columns."""
 
-        def step() -> TableState:
+        def step() -> TableSnapshot:
             state = table.load()
             if state is None:
                 table.create(frame.schema, self.partition_by)
-                LakeClaim(table, Owner.of(who.pipeline, who.operator, who.store)).keep()
+                LakeClaim(table, Owner.of(shard.pipeline, shard.operator, shard.store)).keep()
                 state = table.load()
                 if state is None:
                     raise ConnectorError(f"{table} was created but no longer exists.")
@@ -75,7 +75,7 @@ class Form:
 
         return insisting(table, step)
 
-    def columns(self, table: LakeTable, who: SinkShard, given: pl.Schema | None) -> Columns:
+    def columns(self, table: LakeTable, shard: SinkShard, given: pl.Schema | None) -> Columns:
         """The columns of the rows, in the types that the table has or will have."""
 
         def existing() -> dict[str, Takes]:
@@ -91,7 +91,7 @@ class Form:
             needs_type=_needs_type,
             lost=table.lost,
         )
-        return Columns(who, given, format, existing)
+        return Columns(shard, given, format, existing)
 
 
 def _needs_type(kind: Kind) -> bool:
@@ -171,7 +171,7 @@ class LakeTransaction(Committable, Saved, word="lake-transaction"):
             )
         if not self.written_here:
             self._require_whole(staged.files)
-        mark = Mark(key_of(self.who), self.who.shard, self.checkpoint, self.who.generation)
+        mark = TableMark(key_of(self.who), self.who.shard, self.checkpoint, self.who.generation)
         table.commit(state, staged.files, (), mark)
 
     def _require_whole(self, files: Sequence[LakeFile]) -> None:
@@ -192,15 +192,15 @@ class LakeTransaction(Committable, Saved, word="lake-transaction"):
         discard(self._place, self._notes, self.pending, None)
 
 
-def standing_of(state: TableState | None, who: SinkShard, table: LakeTable) -> Standing:
+def standing_of(state: TableSnapshot | None, shard: SinkShard, table: LakeTable) -> Standing:
     """The progress of a shard; raises for a writer that was replaced."""
-    standing = Standing() if state is None else state.standing(key_of(who), who.shard)
-    refuse_replaced(who, standing.generation, table)
+    standing = Standing() if state is None else state.standing(key_of(shard), shard.shard)
+    refuse_replaced(shard, standing.generation, table)
     return standing
 
 
 def output_after(
-    state: TableState, table: LakeTable, owner: str, shard: int | None, checkpoint: int
+    state: TableSnapshot, table: LakeTable, owner: str, shard: int | None, checkpoint: int
 ) -> list[str]:
     """The files that our versions have added after this checkpoint, of one shard or of all.
 
@@ -241,13 +241,13 @@ def output_after(
 class LakeWriter(ColumnsWriter):
     """Buffers the rows until the checkpoint."""
 
-    def __init__(self, table: LakeTable, who: SinkShard, columns: Columns, form: Form) -> None:
+    def __init__(self, table: LakeTable, shard: SinkShard, columns: Columns, form: Form) -> None:
         self._table = table
-        self._who = who
+        self._shard = shard
         self._columns = columns
         self._form = form
         self._rules: tuple[list[str], list[str]] | None = None
-        self._notes = notes_of(who.store, who.operator)
+        self._notes = notes_of(shard.store, shard.operator)
         self._waiting: list[pl.DataFrame] = []
         self._notes.create()
 
@@ -279,7 +279,7 @@ class LakeWriter(ColumnsWriter):
         if rows:
             raise RefusedRecords(
                 {
-                    row: f"operator '{self._who.operator}', {reason}. Fill it or leave it out before "
+                    row: f"operator '{self._shard.operator}', {reason}. Fill it or leave it out before "
                     f"the sink. Record: {shown(frame.row(row, named=True))}."
                     for row, reason in sorted(rows.items())
                 }
@@ -291,18 +291,20 @@ class LakeWriter(ColumnsWriter):
         self._columns.require_types()
         rows, self._waiting = [self._columns.settled(self._waiting)], []
         pending = PendingName(
-            key_of(self._who), self._who.shard, self._who.generation, uuid.uuid4().hex
+            key_of(self._shard), self._shard.shard, self._shard.generation, uuid.uuid4().hex
         )
-        return LakeTransaction(self._who, checkpoint, pending, self._table, rows, self._form)
+        return LakeTransaction(self._shard, checkpoint, pending, self._table, rows, self._form)
 
     def recover(self, transactions: Sequence[Committable], permit: Permit) -> Sequence[Committable]:
-        notes = [n for n in self._notes.pendings(key_of(self._who)) if n.shard == self._who.shard]
+        notes = [
+            n for n in self._notes.pendings(key_of(self._shard)) if n.shard == self._shard.shard
+        ]
         newest = max((name.generation for name in notes), default=0)
-        refuse_replaced(self._who, newest, self._table)
+        refuse_replaced(self._shard, newest, self._table)
         insisting(self._table, lambda: self._take_over(permit.checkpoint))
-        ours = sorted(self.adopt(transactions), key=lambda t: t.checkpoint)
-        held = [t for t in ours if t.checkpoint > permit.checkpoint]
-        for transaction in ours:
+        adopted = sorted(self.adopt(transactions), key=lambda t: t.checkpoint)
+        held = [t for t in adopted if t.checkpoint > permit.checkpoint]
+        for transaction in adopted:
             if transaction.checkpoint <= permit.checkpoint:
                 transaction.commit(permit)
         kept = {t.pending for t in held if isinstance(t, LakeTransaction)}
@@ -318,23 +320,23 @@ class LakeWriter(ColumnsWriter):
         state = self._table.load()
         if state is None:
             return
-        who, owner = self._who, key_of(self._who)
-        LakeClaim(self._table, Owner.of(who.pipeline, who.operator, who.store)).keep()
-        standing = standing_of(state, who, self._table)
+        shard, owner = self._shard, key_of(self._shard)
+        LakeClaim(self._table, Owner.of(shard.pipeline, shard.operator, shard.store)).keep()
+        standing = standing_of(state, shard, self._table)
         too_far = standing.checkpoint > checkpoint
         removed: list[str] = []
         if too_far:
-            removed = output_after(state, self._table, owner, who.shard, checkpoint)
-        if too_far or standing.generation != who.generation:
+            removed = output_after(state, self._table, owner, shard.shard, checkpoint)
+        if too_far or standing.generation != shard.generation:
             reached = min(standing.checkpoint, checkpoint)
-            mark = Mark(owner, who.shard, reached, who.generation)
+            mark = TableMark(owner, shard.shard, reached, shard.generation)
             self._table.commit(state, (), removed, mark)
 
     def adopt(self, transactions: Sequence[Committable]) -> Sequence[Committable]:
         bound: list[Committable] = []
         for transaction in transactions:
             assert isinstance(transaction, LakeTransaction)
-            bound.append(replace(transaction, who=self._who, table=self._table))
+            bound.append(replace(transaction, who=self._shard, table=self._table))
         return bound
 
     def close(self) -> None:
@@ -371,4 +373,4 @@ def _take_all_out(table: LakeTable, owner: str) -> None:
     removed: list[str] = []
     if state.has_output(owner):
         removed = output_after(state, table, owner, None, 0)
-    table.commit(state, (), removed, Mark(owner, None, 0, 0), shards)
+    table.commit(state, (), removed, TableMark(owner, None, 0, 0), shards)

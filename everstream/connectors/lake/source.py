@@ -16,7 +16,7 @@ from typing import Literal
 import polars as pl
 
 from everstream.connectors.files.ranges import deal_by_size
-from everstream.connectors.lake.table import Change, HistoryLost, LakeFile, LakeTable, TableState
+from everstream.connectors.lake.table import Change, HistoryLost, LakeFile, LakeTable, TableSnapshot
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.source import END, EndOfStream, Reader
@@ -65,14 +65,14 @@ def is_of(file: LakeFile, shard: int, shards: int) -> bool:
     return zlib.crc32(file.path.encode()) % shards == shard
 
 
-def first_offset(state: TableState | None, shard: int, shards: int) -> LakeOffset:
+def first_offset(state: TableSnapshot | None, shard: int, shards: int) -> LakeOffset:
     """Where a shard begins: its part of the table as it is."""
     if state is None:
         return LakeOffset(NOT_YET, ())
     return LakeOffset(state.version, deal(state.files(), shards)[shard], form=_form(state))
 
 
-def _form(state: TableState) -> bytes:
+def _form(state: TableSnapshot) -> bytes:
     written = io.BytesIO()
     state.schema().to_frame().write_ipc(written)
     return written.getvalue()

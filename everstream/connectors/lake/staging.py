@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 from everstream.connectors.files.filesystem import sync_file, sync_folder
 from everstream.connectors.files.parts import PartFolder, PendingName
-from everstream.connectors.lake.table import HistoryLost, LakeFile, LakeTable, TableState
+from everstream.connectors.lake.table import HistoryLost, LakeFile, LakeTable, TableSnapshot
 from everstream.errors import ConnectorError
 from everstream.state.signing import Forged
 
@@ -46,7 +46,7 @@ class Staged:
             data: bytes = folder.fs.cat_file(path)
             if folder.key is not None and data:
                 data = folder.key.opened(folder.signed_as(name), data)
-            said = json.loads(data)
+            fields = json.loads(data)
         except FileNotFoundError:
             return None
         except Forged as error:
@@ -58,11 +58,11 @@ class Staged:
             ) from error
         except ValueError:
             return None
-        files = said["files"]
+        files = fields["files"]
         staged = Staged(
-            said["checkpoint"],
+            fields["checkpoint"],
             None if files is None else tuple(LakeFile(**file) for file in files),
-            tuple(said["paths"]),
+            tuple(fields["paths"]),
         )
         for named in (*staged.paths, *(file.path for file in staged.files or ())):
             if not _is_of(table, named, name, staged.checkpoint):
@@ -104,7 +104,7 @@ def _is_of(table: LakeTable, path: object, name: PendingName, checkpoint: object
 
 
 def discard(
-    table: LakeTable, notes: PartFolder, name: PendingName, state: TableState | None
+    table: LakeTable, notes: PartFolder, name: PendingName, state: TableSnapshot | None
 ) -> None:
     """Delete uncommitted files and their note; of an untrusted note, only the note itself."""
     try:
@@ -117,7 +117,7 @@ def discard(
     notes.remove(name)
 
 
-def _was_committed(state: TableState | None, name: PendingName, staged: Staged) -> bool:
+def _was_committed(state: TableSnapshot | None, name: PendingName, staged: Staged) -> bool:
     """Whether a version has added these files; also if that is unknown, because a vacuum can clean up."""
     if state is None or state.standing(name.owner, name.shard).checkpoint < staged.checkpoint:
         return False

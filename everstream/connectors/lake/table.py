@@ -2,7 +2,7 @@
 
 A table is a sequence of versions. A version adds or removes files atomically. If another writer
 was faster, the commit fails (`Conflict`), and the writer reads the table again and retries. Our
-versions carry a `Mark`, written in the same step: the progress of a shard.
+versions carry a `TableMark`, written in the same step: the progress of a shard.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ class LakeFile(Saved, word="lake-file"):
 
 
 @dataclass(frozen=True)
-class Mark:
+class TableMark:
     """The content of our mark: this shard's output is in the table up to this checkpoint.
 
     Checkpoint 0 with no shard: all output of this operator has been removed.
@@ -69,11 +69,11 @@ class Mark:
         return json.dumps(asdict(self))
 
     @staticmethod
-    def parse(text: object) -> "Mark | None":
+    def parse(text: object) -> "TableMark | None":
         if not isinstance(text, str):
             return None
         try:
-            return Mark(**json.loads(text))
+            return TableMark(**json.loads(text))
         except (ValueError, TypeError):
             return None
 
@@ -93,14 +93,14 @@ class Change:
     version: int
     added: tuple[LakeFile, ...]
     removed: tuple[str, ...]
-    mark: Mark | None = None
+    mark: TableMark | None = None
 
 
 class HistoryLost(ConnectorError):
     """The table no longer has a version that is needed."""
 
 
-class TableState(ABC):
+class TableSnapshot(ABC):
     """A table as it was when it was read."""
 
     version: int
@@ -160,7 +160,7 @@ class LakeTable(ABC):
     def __str__(self) -> str: ...
 
     @abstractmethod
-    def load(self, version: Any = None) -> TableState | None:
+    def load(self, version: Any = None) -> TableSnapshot | None:
         """The table at this version, or as it is now; None if there is no such table."""
 
     @abstractmethod
@@ -168,7 +168,7 @@ class LakeTable(ABC):
         """Create an empty table; harmless if another writer was faster."""
 
     @abstractmethod
-    def add_columns(self, state: TableState, schema: pl.Schema) -> None:
+    def add_columns(self, state: TableSnapshot, schema: pl.Schema) -> None:
         """Add these columns to the table; Conflict if another writer changed it meanwhile."""
 
     @abstractmethod
@@ -181,7 +181,11 @@ class LakeTable(ABC):
 
     @abstractmethod
     def write(
-        self, state: TableState, frame: pl.DataFrame, stem: str, note: Callable[[list[str]], None]
+        self,
+        state: TableSnapshot,
+        frame: pl.DataFrame,
+        stem: str,
+        note: Callable[[list[str]], None],
     ) -> list[LakeFile]:
         """Write the rows to new files, which no version names yet; calls `note` before each."""
 
@@ -196,10 +200,10 @@ class LakeTable(ABC):
     @abstractmethod
     def commit(
         self,
-        state: TableState,
+        state: TableSnapshot,
         added: Sequence[LakeFile],
         removed: Sequence[str],
-        mark: Mark,
+        mark: TableMark,
         shards: Sequence[int] = (),
     ) -> None:
         """Make the next version, marked; Conflict if the mark's shard has advanced since `state`.
@@ -220,9 +224,9 @@ class LakeTable(ABC):
         """Keep a text with the table, or with None remove it; does nothing if there is no table."""
 
 
-def key_of(who: SinkShard) -> str:
+def key_of(shard: SinkShard) -> str:
     """The pipeline and the operator as used in a table's log."""
-    return owner_of(who.pipeline, who.operator)
+    return owner_of(shard.pipeline, shard.operator)
 
 
 def short(owner: str) -> str:
@@ -305,5 +309,5 @@ def as_ours(
     error: Exception, table: LakeTable, secrets: Sequence[str], doing: str
 ) -> EverstreamError:
     """A library's error as one that names the table."""
-    said = without_secrets(error, secrets)
-    return ConnectorError(f"cannot {doing} {table}: {said}. Check that it can be reached.")
+    cause = without_secrets(error, secrets)
+    return ConnectorError(f"cannot {doing} {table}: {cause}. Check that it can be reached.")

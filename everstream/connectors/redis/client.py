@@ -61,7 +61,7 @@ class RedisServer:
             except (redis.AuthenticationError, redis.ResponseError) as error:
                 raise self._refused(error) from None
             except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-                problem = self._words(error)
+                problem = self._text(error)
             self.close()
             if not deadline.pause():
                 raise ConnectionLost(
@@ -92,18 +92,18 @@ class RedisServer:
         return self._client
 
     def _refused(self, error: Exception) -> ConnectorError | UserError:
-        words = self._words(error)
-        if words.startswith(("OOM", "MISCONF", "READONLY", "MASTERDOWN", "CLUSTERDOWN")):
+        answer = self._text(error)
+        if answer.startswith(("OOM", "MISCONF", "READONLY", "MASTERDOWN", "CLUSTERDOWN")):
             return ConnectionLost(
-                f"the Redis server {self.place} accepts no writes: {words}. Give it memory, or a "
+                f"the Redis server {self.place} accepts no writes: {answer}. Give it memory, or a "
                 "working disk, or name the primary; the pipeline resumes from its last checkpoint."
             )
         return UserError(
-            f"the Redis server {self.place} refuses: {words}. Check user, password and their "
+            f"the Redis server {self.place} refuses: {answer}. Check user, password and their "
             "rights, and that the keys hold values of this type."
         )
 
-    def _words(self, error: Exception) -> str:
+    def _text(self, error: Exception) -> str:
         return without(str(error), [urlsplit(self._url).password]).rstrip(".")
 
 

@@ -82,14 +82,14 @@ class RedisLookup:
             self._key.of(frame, "RedisLookup") if frame.height else pl.Series("key", [], pl.String)
         )
         wanted = keys.unique(maintain_order=True).to_list()
-        found = self._cache.known(wanted)
-        missing = [key for key in wanted if key not in found]
+        rows = self._cache.known(wanted)
+        missing = [key for key in wanted if key not in rows]
         for start in range(0, len(missing), KEYS_PER_CALL):
             some = missing[start : start + KEYS_PER_CALL]
             answers = dict(zip(some, self._ask(some), strict=True))
             self._cache.keep(answers)
-            found |= answers
-        table = self._typed([found[key] for key in wanted])
+            rows |= answers
+        table = self._typed([rows[key] for key in wanted])
         at = pl.Series([*range(len(wanted))], dtype=pl.UInt32)
         order = keys.replace_strict(pl.Series(wanted, dtype=pl.String), at) if wanted else at
         return frame.hstack(table[order]) if wanted else frame.hstack(table)

@@ -122,11 +122,11 @@ class Redis(Sink):
             raise UserError(f"expire={expire!r} must be at least a millisecond.")
         self._schema = pl.Schema(schema) if schema is not None else None
 
-    def open(self, who: SinkShard) -> Writer:
+    def open(self, shard: SinkShard) -> Writer:
         # Redis stores text: there are no types for shards to agree on.
-        columns = Columns(replace(who, store=""), self._schema, FORMAT)
+        columns = Columns(replace(shard, store=""), self._schema, FORMAT)
         rows = _Rows(self._key, self._form, self._value, self._expire_ms)
-        return _RedisWriter(copy(self._server), who, columns, rows)
+        return _RedisWriter(copy(self._server), shard, columns, rows)
 
     def check(self) -> None:
         self._server.ask(lambda client: client.ping())
@@ -242,17 +242,19 @@ def _json(values: pl.Series, operator: str) -> pl.Series:
 
 
 class _RedisWriter(Writer):
-    def __init__(self, server: RedisServer, who: SinkShard, columns: Columns, rows: _Rows) -> None:
+    def __init__(
+        self, server: RedisServer, shard: SinkShard, columns: Columns, rows: _Rows
+    ) -> None:
         self._server = server
-        self._who = who
+        self._shard = shard
         self._columns = columns
         self._rows = rows
-        self._fence = _generations(who.pipeline, who.operator)
+        self._fence = _generations(shard.pipeline, shard.operator)
 
     def write(self, batch: Batch) -> None:
         if not len(batch):
             return
-        frame, operator = self._columns.settle(batch), self._who.operator
+        frame, operator = self._columns.settle(batch), self._shard.operator
         made = encoded_or_refused(frame, partial(self._packed, operator=operator), operator)
         for packed in made:
             self._write(packed)
@@ -262,16 +264,16 @@ class _RedisWriter(Writer):
         return [self._rows.packed(frame[at : at + ROWS_PER_CALL], operator) for at in starts]
 
     def _write(self, packed: bytes) -> None:
-        operator = self._who.operator
-        arguments = [self._who.shard, self._who.generation, self._rows.expire_ms, packed]
+        operator = self._shard.operator
+        arguments = [self._shard.shard, self._shard.generation, self._rows.expire_ms, packed]
         script = self._rows.script
         done = self._server.ask(
             lambda client: client.register_script(script)(keys=[self._fence], args=arguments)
         )
         if done == REPLACED:
             raise ConnectorError(
-                f"a newer generation of shard {self._who.shard} of '{operator}' writes to the "
-                f"Redis server {self._server.place}; generation {self._who.generation} must stop."
+                f"a newer generation of shard {self._shard.shard} of '{operator}' writes to the "
+                f"Redis server {self._server.place}; generation {self._shard.generation} must stop."
             )
         if done == LOST:
             raise ConnectorError(
@@ -284,13 +286,13 @@ class _RedisWriter(Writer):
     def recover(self, transactions: Sequence[Committable], permit: Permit) -> Sequence[Committable]:
         done = self._server.ask(
             lambda client: client.register_script(_TAKE_OVER)(
-                keys=[self._fence], args=[self._who.shard, self._who.generation]
+                keys=[self._fence], args=[self._shard.shard, self._shard.generation]
             )
         )
         if done == REPLACED:
             raise ConnectorError(
-                f"a newer generation of shard {self._who.shard} of '{self._who.operator}' has taken "
-                f"over; generation {self._who.generation} must stop."
+                f"a newer generation of shard {self._shard.shard} of '{self._shard.operator}' has taken "
+                f"over; generation {self._shard.generation} must stop."
             )
         return ()
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from everstream.connectors.files.filesystem import filesystem_of, is_local, make_folders
 from everstream.connectors.files.parquet import ROWS_PER_BATCH, Parquet
 from everstream.connectors.files.parts import owner_of
-from everstream.connectors.spark.landed import FAILURES_IN_A_ROW, Watch, refuse_signed
+from everstream.connectors.spark.landed import FAILURES_IN_A_ROW, JobWatchdog, refuse_signed
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.source import Reader, Source
 from everstream.pipeline.types import Row
@@ -106,7 +106,7 @@ class SparkDataFrame(Source[Row]):
         context = self._frame.sparkSession.sparkContext
         group = f"everstream-source-{uuid.uuid4().hex}"
         context.setJobGroup(group, "everstream: write a DataFrame to the store")
-        watch = Watch(context, group)
+        watch = JobWatchdog(context, group)
         watch.start()
         try:
             self._frame.write.mode("overwrite").parquet(url)

@@ -70,7 +70,7 @@ def batch_in(path: str, number: int) -> str:
     return f"{path}/batches/{number:08d}"
 
 
-class Part(NamedTuple):
+class BatchFile(NamedTuple):
     """A file of a batch, and the row group to begin with."""
 
     batch: int
@@ -144,8 +144,8 @@ class Landed:
         folder = self.folder_of(number)
         if folder is None:
             return []
-        found = ((name, _PART.fullmatch(name)) for name in names_in(self.fs, folder))
-        return [name for name, part in found if part and int(part[1]) % shards == shard]
+        matches = ((name, _PART.fullmatch(name)) for name in names_in(self.fs, folder))
+        return [name for name, part in matches if part and int(part[1]) % shards == shard]
 
     def path_of(self, batch: int, name: str) -> str:
         if "/" in name:  # names are saved with the offset
@@ -211,7 +211,7 @@ def redistribute_landed(landed: Landed, saved: Sequence[Any], shards: int) -> li
     needed = {(batch, name) for batch, name, _ in left}
     # A shard must remove what was read and still exists.
     read = [
-        Part(batch, name)
+        BatchFile(batch, name)
         for batch in landed.batches()
         if batch < since
         for name in landed.names(batch, 0, 1)
@@ -228,13 +228,13 @@ def redistribute_landed(landed: Landed, saved: Sequence[Any], shards: int) -> li
 
 def _left_of(
     landed: Landed, offset: StreamOffset, shard: int, shards: int, stop: int
-) -> Iterator[Part]:
+) -> Iterator[BatchFile]:
     """What a shard would still have read of the batches before `stop`."""
-    yield from map(Part._make, offset.left[offset.index :])
+    yield from map(BatchFile._make, offset.left[offset.index :])
     file, group = offset.file, offset.group
     for batch in range(offset.batch, stop):
         for name in landed.names(batch, shard, shards)[file:]:
-            yield Part(batch, name, group)
+            yield BatchFile(batch, name, group)
             group = 0
         file = group = 0
 
@@ -287,7 +287,7 @@ class LandedReader(Reader):
     def _read_left(self) -> pl.DataFrame | None:
         """A row group of an assigned file; None at the end of the file."""
         left, index = self._at.left, self._at.index
-        part = Part._make(left[index])
+        part = BatchFile._make(left[index])
         rows = self._group(self._landed.path_of(part.batch, part.name), part.group)
         if rows is None:
             self._at = replace(self._at, index=index + 1)
@@ -362,7 +362,7 @@ FAILURES_IN_A_ROW: Final = 16
 WATCH_EVERY_S: Final = 0.1
 
 
-class Watch:
+class JobWatchdog:
     """Cancels the jobs of a group when their tasks fail many times in a row and none succeeds.
 
     A Spark that was started for pipelines never gives up on a task, because a lost worker must

@@ -21,10 +21,10 @@ from everstream.connectors.spark.landed import (
     ENDED,
     FAILED,
     FAILURES_IN_A_ROW,
+    JobWatchdog,
     Landed,
     LandedReader,
     StreamOffset,
-    Watch,
     batch_in,
     redistribute_landed,
     refuse_signed,
@@ -163,7 +163,7 @@ class _Landing:
         """Held while a batch is written."""
         self._ends_with = ENDED
         self._query: StreamingQuery | None = None
-        self._watch: Watch | None = None
+        self._watch: JobWatchdog | None = None
         self._thread = threading.Thread(target=self._wait, name="everstream-stream", daemon=True)
 
     def start(self, trigger: dict[str, Any], ends_with: str) -> None:
@@ -178,7 +178,7 @@ class _Landing:
         writer = self._frame.writeStream.foreachBatch(self._land)
         writer = writer.option("checkpointLocation", f"{self._url}/query")
         self._query = (writer.trigger(**trigger) if trigger else writer).start()
-        self._watch = Watch(self._frame.sparkSession.sparkContext, str(self._query.runId))
+        self._watch = JobWatchdog(self._frame.sparkSession.sparkContext, str(self._query.runId))
         self._watch.start()
         self._thread.start()
 

@@ -1,6 +1,6 @@
 """What the table sinks need from a database, and the SQL that all databases share.
 
-To support a database, implement `Session` and `Database`; `tables` explains how rows and writers
+To support a database, implement `SqlTransaction` and `Database`; `tables` explains how rows and writers
 make exactly-once output.
 """
 
@@ -81,7 +81,7 @@ def upsert_sql(table: str, columns: Sequence[str], keys: Sequence[str], mark: st
     )
 
 
-class Session(ABC):
+class SqlTransaction(ABC):
     """One open transaction of one database."""
 
     mark = "?"
@@ -146,14 +146,14 @@ class Session(ABC):
                 "were written, and start over with --fresh, which deletes the output."
             )
         self.one_at_a_time()
-        whose = "target text NOT NULL, pipeline text NOT NULL, operator text NOT NULL"
+        identity = "target text NOT NULL, pipeline text NOT NULL, operator text NOT NULL"
         self.query(
-            f"CREATE TABLE IF NOT EXISTS {WRITERS} (id bigint PRIMARY KEY, {whose}, shard integer "
+            f"CREATE TABLE IF NOT EXISTS {WRITERS} (id bigint PRIMARY KEY, {identity}, shard integer "
             "NOT NULL, generation bigint NOT NULL, committed bigint NOT NULL, "
             "UNIQUE (target, pipeline, operator, shard))"
         )
         self.query(
-            f"CREATE TABLE IF NOT EXISTS {OWNERS} ({whose}, store text NOT NULL, "
+            f"CREATE TABLE IF NOT EXISTS {OWNERS} ({identity}, store text NOT NULL, "
             "identity text NOT NULL, host text NOT NULL, PRIMARY KEY (target, pipeline, operator))"
         )
 
@@ -194,9 +194,9 @@ class Session(ABC):
                 self.query(f"ALTER TABLE {quoted(table)} ADD COLUMN {column}")
         return frame.select(name for name in frame.columns if name in (*there, *new))
 
-    def writing(self, table: str, who: SinkShard) -> Writing:
+    def writing(self, table: str, shard: SinkShard) -> Writing:
         """The state of this shard, locked until the transaction ends."""
-        own = (*_own(table, who), who.shard)
+        own = (*_own(table, shard), shard.shard)
         writing = self._find(own)
         if writing is None or writing.number >= EARLIER_WRITERS:
             self.one_at_a_time(numbering=True)
@@ -217,12 +217,12 @@ class Session(ABC):
         return writing
 
     def _find(self, own: Sequence[Any]) -> Writing | None:
-        found = self.run(
+        rows = self.run(
             f"SELECT id, generation, committed FROM {WRITERS} WHERE {_OWN} AND shard = ?"
             + self.locking,
             own,
         )
-        return Writing(*map(int, found[0])) if found else None
+        return Writing(*map(int, rows[0])) if rows else None
 
     def _next_number(self) -> int:
         """Below all others. Rows of writers are never deleted, so no number is used twice."""
@@ -265,8 +265,8 @@ class Session(ABC):
 
     def _numbers(self, own: Sequence[str]) -> list[tuple[int, int]]:
         """The numbers of an operator's shards, and what they committed last."""
-        found = self.run(f"SELECT id, committed FROM {WRITERS} WHERE {_OWN}", own)
-        return [(int(number), int(committed)) for number, committed in found]
+        rows = self.run(f"SELECT id, committed FROM {WRITERS} WHERE {_OWN}", own)
+        return [(int(number), int(committed)) for number, committed in rows]
 
     def has_committed(self, table: str, pipeline: str, operator: str) -> bool:
         return any(committed for _, committed in self._numbers((table, pipeline, operator)))
@@ -285,8 +285,8 @@ class Session(ABC):
 
     def owner(self, table: str, pipeline: str, operator: str) -> Owner | None:
         sql = f"SELECT store, identity, host FROM {OWNERS} WHERE {_OWN}"
-        found = self.run(sql, (table, pipeline, operator))
-        return Owner(pipeline, operator, *found[0]) if found else None
+        rows = self.run(sql, (table, pipeline, operator))
+        return Owner(pipeline, operator, *rows[0]) if rows else None
 
     def set_owner(self, table: str, owner: Owner) -> bool:
         """Record the owner of the output; False if there already is one."""
@@ -307,8 +307,8 @@ _OWN = "target = ? AND pipeline = ? AND operator = ?"
 _BETWEEN = f"{TOKEN} >= ? AND {TOKEN} < ?"
 
 
-def _own(table: str, who: SinkShard) -> tuple[str, str, str]:
-    return table, who.pipeline, who.operator
+def _own(table: str, shard: SinkShard) -> tuple[str, str, str]:
+    return table, shard.pipeline, shard.operator
 
 
 class Database(ABC):
@@ -326,7 +326,7 @@ class Database(ABC):
 
     @abstractmethod
     def transaction(self, connection: Any, table: str) -> Any:
-        """A context manager that gives a Session; commits at its end, rolls back on an error.
+        """A context manager that gives a SqlTransaction; commits at its end, rolls back on an error.
 
         The driver's errors are raised as a ConnectorError or a UserError that names the table.
         """
@@ -336,7 +336,7 @@ class Database(ABC):
         return True
 
     @contextmanager
-    def session(self, table: str) -> Iterator[Session]:
+    def session(self, table: str) -> Iterator[SqlTransaction]:
         """One transaction on a separate connection."""
         connection = self.connect()
         try:

@@ -39,7 +39,7 @@ def connect(dsn: str, table: str) -> Any:
     except psycopg.OperationalError as error:
         kind = ConnectionLost if _may_be_back(error) else ConnectorError
         raise kind(
-            f"cannot connect to the database of table '{table}': {_words(error)}. Check that the "
+            f"cannot connect to the database of table '{table}': {_text(error)}. Check that the "
             "server runs and that address, user and password are right (a ~/.pgpass file or "
             "PGPASSWORD keeps the password out of the program)."
         ) from error
@@ -55,8 +55,8 @@ def connect(dsn: str, table: str) -> Any:
 def _check_password(dsn: str, table: str) -> None:
     """Refuse a URL whose password would be parsed as a host or a port, and shown in an error."""
     scheme, _, rest = dsn.partition("://")
-    who, _, _ = rest.rpartition("@")
-    if scheme in ("postgresql", "postgres") and not frozenset("@/?#").isdisjoint(who):
+    credentials, _, _ = rest.rpartition("@")
+    if scheme in ("postgresql", "postgres") and not frozenset("@/?#").isdisjoint(credentials):
         raise UserError(
             f"the connection string for table '{table}' has one of the characters @ / ? # in the "
             "password, or an @ after the host. Write them as %40 %2F %3F %23."
@@ -68,7 +68,7 @@ def explained(error: Exception, table: str) -> EverstreamError:
     psycopg = driver()
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return ConnectionLost(
-            f"the connection to the database of table '{table}' was lost: {_words(error)}. Check "
+            f"the connection to the database of table '{table}' was lost: {_text(error)}. Check "
             "that the server runs; the pipeline resumes from its last checkpoint."
         )
     hint = "Make the rows match the table, in names, types and constraints."
@@ -78,13 +78,13 @@ def explained(error: Exception, table: str) -> EverstreamError:
         hint = "For rows that replace earlier ones use upsert_on=[...]."
     elif isinstance(error, psycopg.errors.InsufficientPrivilege):
         hint = "Grant the rights to this user."
-    return UserError(f"table '{table}': {_words(error)}. {hint}")
+    return UserError(f"table '{table}': {_text(error)}. {hint}")
 
 
 def _may_be_back(error: Exception) -> bool:
     """Whether the server did not answer, or cannot answer yet, rather than refusing."""
-    words = str(error)
-    return "FATAL" not in words or any(said in words for said in _NOT_YET)
+    text = str(error)
+    return "FATAL" not in text or any(phrase in text for phrase in _NOT_YET)
 
 
 _NOT_YET = (
@@ -99,7 +99,7 @@ _NOT_YET = (
 )
 
 
-def _words(error: Exception) -> str:
+def _text(error: Exception) -> str:
     return " ".join(str(error).split()).rstrip(".")
 
 

@@ -16,7 +16,7 @@ from everstream.connectors.columns import (
 from everstream.connectors.sql.database import (
     TOKEN,
     Database,
-    Session,
+    SqlTransaction,
     quoted,
     quoted_column,
     upsert_sql,
@@ -78,8 +78,8 @@ def _needs_type(kind: Kind) -> bool:
 
 
 def _lost(values: pl.Series) -> pl.Series | None:
-    found = nanoseconds(values)
-    return unstorable(values) if found is None else found
+    lost = nanoseconds(values)
+    return unstorable(values) if lost is None else lost
 
 
 class _PostgresDatabase(Database):
@@ -96,7 +96,7 @@ class _PostgresDatabase(Database):
         return connect(self.dsn, self.table)
 
     @contextmanager
-    def transaction(self, connection: Any, table: str) -> Iterator[Session]:
+    def transaction(self, connection: Any, table: str) -> Iterator[SqlTransaction]:
         try:
             with connection.transaction(), connection.cursor() as cursor:
                 yield _PostgresSession(cursor)
@@ -104,7 +104,7 @@ class _PostgresDatabase(Database):
             raise explained(error, table) from error
 
 
-class _PostgresSession(Session):
+class _PostgresSession(SqlTransaction):
     mark = "%s"
     locking = " FOR UPDATE"
 
@@ -135,21 +135,21 @@ class _PostgresSession(Session):
         return {name: kept_in(name, *kind) for name, *kind in rows}
 
     def has_token_index(self, table: str) -> bool:
-        found = self.query(
+        rows = self.query(
             "SELECT 1 FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid "
             "AND a.attnum = i.indkey[0] WHERE i.indrelid = to_regclass(%s) AND a.attname = %s "
             "AND i.indisvalid AND i.indpred IS NULL",
             (quoted(table), TOKEN),
         )
-        return bool(found)
+        return bool(rows)
 
     def may_index(self, table: str) -> bool:
-        found = self.query(
+        rows = self.query(
             "SELECT pg_has_role(relowner, 'USAGE') AND has_schema_privilege(relnamespace, 'CREATE')"
             " FROM pg_class WHERE oid = to_regclass(%s)",
             (quoted(table),),
         )
-        return bool(found and found[0][0])
+        return bool(rows and rows[0][0])
 
     def add_token_index(self, table: str) -> None:
         self.query(f"CREATE INDEX ON {quoted(table)} ({TOKEN})")

@@ -99,14 +99,14 @@ class PostgresTable(Source[Row]):
                     "NULL'."
                 )
             shares = [(number + 1) / RANGES for number in range(RANGES)]
-            found, _ = client.query(
+            quantiles, _ = client.query(
                 f"SELECT percentile_disc(%s::float8[]) WITHIN GROUP (ORDER BY {key}) "
                 f"FROM {rows.source}",
                 (shares,),
             )
         finally:
             client.close()
-        bounds = list(dict.fromkeys(found[0][0] or []))
+        bounds = list(dict.fromkeys(quantiles[0][0] or []))
         return tuple(
             _KeyRange(low, high) for low, high in zip([None, *bounds], bounds, strict=False)
         )
@@ -208,7 +208,7 @@ def _check_watchable(client: "_Client") -> None:
             "which transactions committed elsewhere. Read the table at its origin."
         )
     # The sequences that the column's default uses, or that belong to it.
-    found, _ = client.query(
+    sequences, _ = client.query(
         "SELECT DISTINCT s.seqrelid::regclass::text, s.seqcache, s.seqincrement, s.seqcycle "
         f"FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum "
         "JOIN pg_depend p ON (p.classid = 'pg_attrdef'::regclass AND p.objid = d.oid AND "
@@ -218,7 +218,7 @@ def _check_watchable(client: "_Client") -> None:
         f"WHERE a.attname = %s AND NOT a.attisdropped AND a.attrelid IN {_TREE}",
         (column, *name),
     )
-    for sequence, cache, increment, cycle in found:
+    for sequence, cache, increment, cycle in sequences:
         wrong = (
             f"hands {cache} values at a time to each connection (ALTER SEQUENCE {sequence} CACHE 1)"
             if cache > 1
@@ -249,10 +249,10 @@ def _largest(rows: "_Rows") -> tuple[Any, ...]:
     """The largest key in a table; empty if the table is."""
     client = _Client(rows)
     try:
-        found, _ = client.query(f"SELECT max({column_sql(rows.key)}) FROM {rows.source}")
+        largest, _ = client.query(f"SELECT max({column_sql(rows.key)}) FROM {rows.source}")
     finally:
         client.close()
-    return () if found[0][0] is None else (found[0][0],)
+    return () if largest[0][0] is None else (largest[0][0],)
 
 
 def _from(table: str | None, query: str | None) -> str:
@@ -351,19 +351,19 @@ class _Client:
             f"SELECT {rows.selected}, {key} FROM {rows.source} WHERE {' AND '.join(where)} "
             f"ORDER BY {key} LIMIT {rows.batch_rows + 1}"
         )
-        found, description = self.query(sql, values)
-        if not found:
+        fetched, description = self.query(sql, values)
+        if not fetched:
             return None
-        if len(found) > rows.batch_rows:
+        if len(fetched) > rows.batch_rows:
             # More to come: end before the last key, whose rows may not all be here.
-            last = found[-1][-1]
-            whole = [row for row in found if row[-1] != last]
+            last = fetched[-1][-1]
+            whole = [row for row in fetched if row[-1] != last]
             if not whole:
                 sql = f"SELECT {rows.selected}, {key} FROM {rows.source} WHERE {key} = %s"
                 whole, description = self.query(sql, (last,))
-            found = whole
-        frame = frame_of([row[:-1] for row in found], description[:-1], rows.table)
-        return frame, found[-1][-1]
+            fetched = whole
+        frame = frame_of([row[:-1] for row in fetched], description[:-1], rows.table)
+        return frame, fetched[-1][-1]
 
     def _query(self, sql: str, values: Sequence[Any]) -> tuple[list[tuple[Any, ...]], Any]:
         if self._connection is None:
@@ -394,9 +394,9 @@ class _RangesReader(Reader):
             offset = self._offset
             keys = offset.ranges[offset.index]
             low = offset.last if offset.last is not None else keys.low
-            found = self._client.read(low, keys.high)
-            if found is not None:
-                frame, last = found
+            batch = self._client.read(low, keys.high)
+            if batch is not None:
+                frame, last = batch
                 self._offset = replace(offset, last=last)
                 return frame
             self._offset = replace(offset, index=offset.index + 1, last=None)
@@ -470,12 +470,12 @@ class _ChangesReader(Reader):
             # Rows there may have been deleted, or are within the lag: do not wait for them.
             nothing = self._stops_at is not None and self._candidate is None
             return END if nothing else None
-        found = self._client.read(self._last, self._final)
-        if found is None:
+        batch = self._client.read(self._last, self._final)
+        if batch is None:
             self._final = None
             self._idle = True
             return None if self._stops_at is None else END
-        frame, self._last = found
+        frame, self._last = batch
         if self._last == self._final:
             self._final = None
         return frame
@@ -515,12 +515,12 @@ class _ChangesReader(Reader):
             where.append(f"{key} <= now() - make_interval(secs => %s)")
             values.append(self._lag_s)
         condition = f" WHERE {' AND '.join(where)}" if where else ""
-        found, _ = self._client.query(f"SELECT max({key}) FROM {rows.source}{condition}", values)
-        return found[0][0]
+        largest, _ = self._client.query(f"SELECT max({key}) FROM {rows.source}{condition}", values)
+        return largest[0][0]
 
     def _writers(self) -> set[str]:
         """The transactions of the database that have written or drawn from a sequence."""
-        found, _ = self._client.query(
+        fetched, _ = self._client.query(
             "SELECT DISTINCT virtualtransaction FROM pg_locks l WHERE granted AND "
             "pid IS DISTINCT FROM pg_backend_pid() AND ("
             "(locktype = 'transactionid' AND mode = 'ExclusiveLock' AND (pid IS NULL OR pid IN "
@@ -531,4 +531,4 @@ class _ChangesReader(Reader):
             # Not indexes: VACUUM locks these for hours and writes no row.
             "c.oid = l.relation AND c.relkind IN ('r', 'p', 'S', 'f'))))"
         )
-        return {row[0] for row in found}
+        return {row[0] for row in fetched}

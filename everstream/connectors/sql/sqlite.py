@@ -24,7 +24,7 @@ from everstream.connectors.columns import (
 from everstream.connectors.sql.database import (
     TOKEN,
     Database,
-    Session,
+    SqlTransaction,
     quoted,
     quoted_column,
     upsert_sql,
@@ -84,8 +84,8 @@ def _stored_as(kind: Kind) -> Kind | None:
 def _lost(values: pl.Series) -> pl.Series | None:
     if values.dtype.is_float():
         return values.is_nan()  # SQLite has no NaN: it would become NULL
-    found = nanoseconds(values)
-    return without_json(values) if found is None else found
+    lost = nanoseconds(values)
+    return without_json(values) if lost is None else lost
 
 
 def _takes(declared: str) -> Takes:
@@ -137,7 +137,7 @@ class _SqliteFile(Database):
         return connection
 
     @contextmanager
-    def transaction(self, connection: sqlite3.Connection, table: str) -> Iterator[Session]:
+    def transaction(self, connection: sqlite3.Connection, table: str) -> Iterator[SqlTransaction]:
         try:
             # A writer from the start: waiting for the lock later could only fail.
             connection.execute("BEGIN IMMEDIATE")
@@ -171,7 +171,7 @@ def _roll_back(connection: sqlite3.Connection) -> None:
         connection.execute("ROLLBACK")
 
 
-class _SqliteSession(Session):
+class _SqliteSession(SqlTransaction):
     typeless_columns = True
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -207,8 +207,8 @@ class _SqliteSession(Session):
         return "BLOB" if kind == pl.Binary else "TEXT"
 
     def takes(self, table: str) -> dict[str, Takes]:
-        found = self.query(f"PRAGMA table_info({quoted(table)})")
-        return {row[1]: _takes(row[2]) for row in found}
+        columns = self.query(f"PRAGMA table_info({quoted(table)})")
+        return {row[1]: _takes(row[2]) for row in columns}
 
     def insert(self, table: str, frame: pl.DataFrame, token: int) -> None:
         names = [*map(quoted_column, frame.columns), TOKEN]

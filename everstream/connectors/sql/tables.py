@@ -23,7 +23,14 @@ from everstream.connectors.columns import Columns, ColumnsWriter, Takes
 from everstream.connectors.encoding import encode
 from everstream.connectors.files.parts import PartTransaction, owner_of
 from everstream.connectors.ownership import Claim, Owner, refuse_replaced
-from everstream.connectors.sql.database import OWNERS, TOKEN, Database, Session, Writing, quoted
+from everstream.connectors.sql.database import (
+    OWNERS,
+    TOKEN,
+    Database,
+    SqlTransaction,
+    Writing,
+    quoted,
+)
 from everstream.connectors.staged import StagedTransaction, StagedWriter, waiting_folder
 from everstream.errors import ConnectorError, RefusedRecords, UserError
 from everstream.pipeline.batch import Batch
@@ -50,14 +57,14 @@ class TableSink(Sink):
         if self._keys is not None:
             self.delivery = Delivery.IDEMPOTENT
 
-    def open(self, who: SinkShard) -> Writer:
-        columns = self.columns(who)
+    def open(self, shard: SinkShard) -> Writer:
+        columns = self.columns(shard)
         if self._keys is not None:
-            return _UpsertWriter(self._database, self._table, who, columns, self._keys)
-        return _TableWriter(self._database, self._table, who, columns)
+            return _UpsertWriter(self._database, self._table, shard, columns, self._keys)
+        return _TableWriter(self._database, self._table, shard, columns)
 
-    def columns(self, who: SinkShard) -> Columns:
-        return Columns(who, self._schema, self._database.format, self._existing)
+    def columns(self, shard: SinkShard) -> Columns:
+        return Columns(shard, self._schema, self._database.format, self._existing)
 
     def _existing(self) -> Mapping[str, Takes]:
         with self._database.session(self._table) as session:
@@ -102,7 +109,7 @@ class TableSink(Sink):
         if not written and not any(name.token != "fence" for name in pendings):
             Agreement(pipeline, operator, store).forget()
 
-    def _claim(self, session: Session, pipeline: str, operator: str, store: str) -> Claim:
+    def _claim(self, session: SqlTransaction, pipeline: str, operator: str, store: str) -> Claim:
         return TableClaim(session, self._table, Owner.of(pipeline, operator, store))
 
     def left_behind(self, pipeline: str, operator: str, store: str) -> str | None:
@@ -118,7 +125,7 @@ class TableClaim(Claim):
 
     kind = "table"
 
-    def __init__(self, session: Session, table: str, owner: Owner) -> None:
+    def __init__(self, session: SqlTransaction, table: str, owner: Owner) -> None:
         super().__init__(f"table '{table}'", owner)
         self._session = session
         self._table = table
@@ -136,10 +143,10 @@ class TableClaim(Claim):
         return f"remove its row from the table {OWNERS}"
 
 
-def _writing(session: Session, table: str, who: SinkShard) -> Writing:
+def _writing(session: SqlTransaction, table: str, shard: SinkShard) -> Writing:
     """The shard as the database has it, unless it has been replaced."""
-    writing = session.writing(table, who)
-    refuse_replaced(who, writing.generation, f"table '{table}'")
+    writing = session.writing(table, shard)
+    refuse_replaced(shard, writing.generation, f"table '{table}'")
     return writing
 
 
@@ -152,7 +159,7 @@ class TableTarget:
     """
 
     database: Database
-    who: SinkShard
+    shard: SinkShard
     committed: int = 0
 
 
@@ -170,7 +177,7 @@ class TableTransaction(StagedTransaction, word="table-transaction"):
         target, waiting = self.target, self._rows()
         with target.database.session(self.table) as session:
             session.set_up()
-            writing = _writing(session, self.table, target.who)
+            writing = _writing(session, self.table, target.shard)
             if writing.committed < self.checkpoint:
                 self._refuse_if_restored(target, writing)
                 if waiting is None:
@@ -187,7 +194,7 @@ class TableTransaction(StagedTransaction, word="table-transaction"):
         if writing.committed < known:
             raise UserError(
                 f"{target.database} table '{self.table}' was restored to an earlier point: shard "
-                f"{target.who.shard} of '{target.who.operator}' committed checkpoint {known}, but "
+                f"{target.shard.shard} of '{target.shard.operator}' committed checkpoint {known}, but "
                 f"the newest one there is {writing.committed}. The rows in between are lost. Restore "
                 "a later copy, go back with `everstream rewind` to a checkpoint that the database "
                 "has, or start over with --fresh, which deletes the existing rows."
@@ -204,7 +211,9 @@ class TableTransaction(StagedTransaction, word="table-transaction"):
         except Unfit:  # no single type holds all of them, and untyped columns need none
             return frames
 
-    def _insert(self, session: Session, frames: list[pl.DataFrame], writing: Writing) -> None:
+    def _insert(
+        self, session: SqlTransaction, frames: list[pl.DataFrame], writing: Writing
+    ) -> None:
         for frame in frames:
             session.create(self.table, frame.schema, (), token=True)
             fitting = session.fit(self.table, frame)
@@ -213,7 +222,7 @@ class TableTransaction(StagedTransaction, word="table-transaction"):
         session.note_committed(writing, self.checkpoint)
 
 
-def _check_columns(session: Session, table: str, wanted: Sequence[str]) -> None:
+def _check_columns(session: SqlTransaction, table: str, wanted: Sequence[str]) -> None:
     there = session.columns_of(table)
     missing = [name for name in wanted if name not in there]
     if missing:
@@ -224,11 +233,11 @@ def _check_columns(session: Session, table: str, wanted: Sequence[str]) -> None:
 
 
 class _TableWriter(ColumnsWriter, StagedWriter):
-    def __init__(self, database: Database, table: str, who: SinkShard, columns: Columns) -> None:
-        super().__init__(who, ENDING)
+    def __init__(self, database: Database, table: str, shard: SinkShard, columns: Columns) -> None:
+        super().__init__(shard, ENDING)
         self._table = table
         self._columns = columns
-        self._target = TableTarget(database, who)
+        self._target = TableTarget(database, shard)
         self._written: pl.Schema | None = None
         """The columns of the last rows."""
 
@@ -252,8 +261,8 @@ class _TableWriter(ColumnsWriter, StagedWriter):
     def recover(self, transactions: Sequence[Committable], permit: Permit) -> Sequence[Committable]:
         with self._target.database.session(self._table) as session:
             session.set_up()
-            writing = _writing(session, self._table, self._who)
-            session.take_over(writing, self._who.generation)
+            writing = _writing(session, self._table, self._shard)
+            session.take_over(writing, self._shard.generation)
             session.remove_after(self._table, writing, permit.checkpoint)
         committed = min(writing.committed, permit.checkpoint)
         self._target = replace(self._target, committed=committed)
@@ -265,13 +274,13 @@ class _UpsertWriter(ColumnsWriter):
         self,
         database: Database,
         table: str,
-        who: SinkShard,
+        shard: SinkShard,
         columns: Columns,
         keys: Sequence[str],
     ) -> None:
         self._database = database
         self._table = table
-        self._who = who
+        self._shard = shard
         self._columns = columns
         self._keys = list(keys)
         self._connection: Any = None
@@ -287,7 +296,7 @@ class _UpsertWriter(ColumnsWriter):
         missing = [key for key in self._keys if frame.schema.get(key, pl.Null) == pl.Null]
         if missing:
             raise UserError(
-                f"operator '{self._who.operator}': records have no {', '.join(missing)}, which "
+                f"operator '{self._shard.operator}': records have no {', '.join(missing)}, which "
                 "upsert_on= names as a key."
             )
         self._refuse_without_key(frame)
@@ -306,8 +315,8 @@ class _UpsertWriter(ColumnsWriter):
     def recover(self, transactions: Sequence[Committable], permit: Permit) -> Sequence[Committable]:
         with self._database.session(self._table) as session:
             session.set_up()
-            writing = _writing(session, self._table, self._who)
-            session.take_over(writing, self._who.generation)
+            writing = _writing(session, self._table, self._shard)
+            session.take_over(writing, self._shard.generation)
         return ()
 
     def close(self) -> None:
@@ -321,7 +330,7 @@ class _UpsertWriter(ColumnsWriter):
         if lacking.any():
             raise RefusedRecords(
                 {
-                    row: f"operator '{self._who.operator}': a record has no value for "
+                    row: f"operator '{self._shard.operator}': a record has no value for "
                     f"{', '.join(self._keys)}, which upsert_on= names as its key. Record: "
                     f"{shown(frame.row(row, named=True))}."
                     for row in lacking.arg_true().to_list()
@@ -336,6 +345,6 @@ class _UpsertWriter(ColumnsWriter):
                 session.set_up()
                 session.create(self._table, frame.schema, self._keys, token=False)
             frame = session.fit(self._table, frame)
-            _writing(session, self._table, self._who)
+            _writing(session, self._table, self._shard)
             session.upsert(self._table, frame, self._keys)
         self._created = True

@@ -203,9 +203,9 @@ def _older_than_newest(manifests: Sequence[EpochManifest]) -> EpochManifest | No
 
 def manifests_in(store: CheckpointStore) -> list[EpochManifest]:
     """All that can be read, newest first; `store.skipped` lists those left out."""
-    found = store.manifests()
-    manifests = [EpochManifest.from_json(manifest.body) for manifest in found]
-    if found and any(skipped.slot > found[0].slot for skipped in store.skipped):
+    stored = store.manifests()
+    manifests = [EpochManifest.from_json(manifest.body) for manifest in stored]
+    if stored and any(skipped.slot > stored[0].slot for skipped in store.skipped):
         manifests[0] = replace(manifests[0], is_doubtful=True)
     return manifests
 

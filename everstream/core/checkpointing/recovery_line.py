@@ -24,7 +24,7 @@ START = Position()
 """Nothing received and nothing sent: it agrees with everything."""
 
 
-class Link(NamedTuple):
+class ChannelEnds(NamedTuple):
     """A channel, reduced to what agreement needs."""
 
     name: str
@@ -32,7 +32,9 @@ class Link(NamedTuple):
     receiver: Hashable
 
 
-def recovery_line(links: Sequence[Link], histories: Mapping[S, Sequence[Position]]) -> dict[S, int]:
+def recovery_line(
+    links: Sequence[ChannelEnds], histories: Mapping[S, Sequence[Position]]
+) -> dict[S, int]:
     """For each shard the index of its newest position that agrees with all the others.
 
     A history is given oldest first. Every shard begins at `START`, which has the index -1. Steps
@@ -54,24 +56,24 @@ def recovery_line(links: Sequence[Link], histories: Mapping[S, Sequence[Position
     return line
 
 
-def descendants(links: Collection[Link], of: Collection[S]) -> set[S]:
+def descendants(links: Collection[ChannelEnds], of: Collection[S]) -> set[S]:
     """These shards and all that receive from them, directly or not."""
-    found: set[S] = set(of)
-    waiting = list(found)
+    reached: set[S] = set(of)
+    waiting = list(reached)
     while waiting:
         sender = waiting.pop()
         for link in links:
-            if link.sender == sender and link.receiver not in found:
-                found.add(link.receiver)  # type: ignore[arg-type]
+            if link.sender == sender and link.receiver not in reached:
+                reached.add(link.receiver)  # type: ignore[arg-type]
                 waiting.append(link.receiver)  # type: ignore[arg-type]
-    return found
+    return reached
 
 
-def cycles(links: Collection[Link], shards: Collection[S]) -> list[tuple[S, ...]]:
+def cycles(links: Collection[ChannelEnds], shards: Collection[S]) -> list[tuple[S, ...]]:
     """The strongly connected components that hold a cycle, each in the order of `shards`."""
     reached = {shard: descendants(links, [shard]) for shard in shards}
     looped = {link.receiver for link in links if link.receiver == link.sender}
-    found: list[tuple[S, ...]] = []
+    components: list[tuple[S, ...]] = []
     placed: set[S] = set()
     for shard in shards:
         if shard in placed:
@@ -79,5 +81,5 @@ def cycles(links: Collection[Link], shards: Collection[S]) -> list[tuple[S, ...]
         component = tuple(o for o in shards if o in reached[shard] and shard in reached[o])
         placed.update(component)
         if len(component) > 1 or shard in looped:
-            found.append(component)
-    return found
+            components.append(component)
+    return components

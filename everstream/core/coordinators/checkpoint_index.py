@@ -10,7 +10,12 @@ from collections.abc import Collection, Iterable, Mapping
 
 from everstream.core.checkpointing.manifest import EpochManifest, records_for
 from everstream.core.checkpointing.record import CheckpointRecord
-from everstream.core.checkpointing.recovery_line import Link, Position, descendants, recovery_line
+from everstream.core.checkpointing.recovery_line import (
+    ChannelEnds,
+    Position,
+    descendants,
+    recovery_line,
+)
 from everstream.core.ids import NO_CHECKPOINT, CheckpointNumber, ShardId
 from everstream.core.messages import Halted
 from everstream.core.plan import Plan
@@ -33,7 +38,7 @@ class CheckpointIndex:
         }
         # The declared end of a cycle binds all of its shards: as if each had sent to every other.
         pairs = [(a, b) for cycle in plan.cycles for a in cycle for b in cycle if a != b]
-        self._links = [*plan.links, *(Link(f"loop/{a}->{b}", a, b) for a, b in pairs)]
+        self._links = [*plan.links, *(ChannelEnds(f"loop/{a}->{b}", a, b) for a, b in pairs)]
 
     def start_from(self, line: Mapping[ShardId, CheckpointRecord]) -> None:
         """Forget everything after this line."""

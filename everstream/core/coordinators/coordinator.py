@@ -39,7 +39,7 @@ from everstream.core.messages import (
     Rewired,
     ShardFailed,
 )
-from everstream.core.orders import Dismiss, Order, Outcome, Phase, Place, Policy, Refused
+from everstream.core.orders import AssignWorker, Dismiss, Order, Outcome, Phase, Policy, Refused
 from everstream.core.plan import Plan
 from everstream.errors import (
     EnvironmentFault,
@@ -246,7 +246,7 @@ class Coordinator:
 
     def _took_place(self, process: TaskNumber, worker: WorkerId, now_s: float) -> None:
         run = self._run
-        run.outbox.add(Place(process, worker))
+        run.outbox.add(AssignWorker(process, worker))
         run.restarts.book.restarted(tuple(str(s) for s in run.plan.workers[worker]), now_s)
         if run.phase is not Phase.GATHERING:
             self._strategy.on_worker_back(worker, now_s)

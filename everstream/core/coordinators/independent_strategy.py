@@ -84,13 +84,13 @@ class IndependentStrategy(CheckpointStrategy):
         self._run = run
         self._log = log
         self._generations = dict.fromkeys(run.plan.shards, run.generation)
-        self._lines = CheckpointIndex(run.plan, run.found)
+        self._lines = CheckpointIndex(run.plan, run.stored_manifests)
         self._rollback: Rollback | None = None
         self._fallback: EpochManifest | None = None
         """An older line that must be the newest in the store before any shard rolls back to it."""
         self._unreadable: tuple[ShardId, str] | None = None
         """A shard whose newest checkpoint is unreadable, found while a line is being written."""
-        self._epochs = max((manifest.epoch for manifest in run.found), default=NO_EPOCH)
+        self._epochs = max((manifest.epoch for manifest in run.stored_manifests), default=NO_EPOCH)
         self._began_s: float | None = None
         self._ask_at_s: float | None = None
         self._asked_to_stop = False

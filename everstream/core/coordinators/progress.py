@@ -49,8 +49,8 @@ class RunProgress:
         places: dict[str, list[str]] = {}
         for shard in sorted(shards):
             places.setdefault(self._place(self._reports.get(shard), epoch), []).append(str(shard))
-        said = (f"{place} {listed(places[place])}" for place in _PLACES if place in places)
-        return "; by ".join(said)
+        parts = (f"{place} {listed(places[place])}" for place in _PLACES if place in places)
+        return "; by ".join(parts)
 
     def _place(self, report: Progress | None, epoch: Epoch) -> str:
         if report is None or (report.taken < epoch and not report.ended):

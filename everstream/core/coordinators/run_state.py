@@ -97,7 +97,7 @@ class RunState:
         self._generation = generation
         self._phase = Phase.GATHERING
         self._stop: str | None = None
-        self.found: Final = tuple(manifests)
+        self.stored_manifests: Final = tuple(manifests)
         """The manifests in the store at the start, newest first, given up or not."""
         # Their start times are on the clock of another process, and mean nothing here.
         self._manifests = [replace(manifest, began_s=0.0) for manifest in still_valid(manifests)]

@@ -14,18 +14,18 @@ from everstream.core.ids import ChannelId, CheckpointNumber, Epoch
 from everstream.core.messages import StartCheckpoint
 from everstream.core.protocols.base import (
     Ask,
-    Place,
+    FrameAction,
     SendMarkers,
+    ShardPosition,
     ShardProtocol,
     StopProducing,
     TakeCheckpoint,
-    Verdict,
 )
 from everstream.errors import InternalError
 
 
 class Aligned(ShardProtocol):
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ShardPosition) -> None:
         super().__init__(place)
         self.aligning: Epoch | None = None
         self.shown: set[ChannelId] = set()
@@ -35,10 +35,10 @@ class Aligned(ShardProtocol):
     def awaits_markers(self) -> bool:
         return self.aligning is not None
 
-    def admit(self, frame: Frame) -> Verdict:
+    def admit(self, frame: Frame) -> FrameAction:
         if frame.channel in self.shown:
-            return Verdict.HOLD
-        return Verdict.CONSUME if frame.kind is FrameKind.MARKER else Verdict.DELIVER
+            return FrameAction.HOLD
+        return FrameAction.CONSUME if frame.kind is FrameKind.MARKER else FrameAction.DELIVER
 
     def on_consumed(self, frame: Frame) -> Sequence[Ask]:
         if self.aligning is None:

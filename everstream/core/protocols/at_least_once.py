@@ -11,11 +11,11 @@ from typing import Any
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Epoch
 from everstream.core.protocols.aligned import Aligned
-from everstream.core.protocols.base import Ask, Place, Verdict
+from everstream.core.protocols.base import Ask, FrameAction, ShardPosition
 
 
 class AtLeastOnce(Aligned):
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ShardPosition) -> None:
         super().__init__(place)
         self.newest = Epoch(0)
         """The newest epoch whose marker was seen; epochs before it were aborted."""
@@ -25,8 +25,8 @@ class AtLeastOnce(Aligned):
     def ahead(self) -> Collection[ChannelId]:
         return self._ahead
 
-    def admit(self, frame: Frame) -> Verdict:
-        return Verdict.CONSUME if frame.kind is FrameKind.MARKER else Verdict.DELIVER
+    def admit(self, frame: Frame) -> FrameAction:
+        return FrameAction.CONSUME if frame.kind is FrameKind.MARKER else FrameAction.DELIVER
 
     def on_consumed(self, frame: Frame) -> Sequence[Ask]:
         epoch = Epoch(frame.number)

@@ -17,7 +17,7 @@ from everstream.core.messages import StartCheckpoint
 
 
 @dataclass(frozen=True)
-class Place:
+class ShardPosition:
     """The position of a protocol's shard in the plan."""
 
     id: ShardId
@@ -27,7 +27,7 @@ class Place:
     """The strongly connected component the shard belongs to; empty if it is on no cycle."""
 
 
-class Verdict(Enum):
+class FrameAction(Enum):
     """What happens to the frame at the head of an input."""
 
     DELIVER = "deliver"
@@ -83,7 +83,7 @@ class ShardProtocol:
     obeys_everywhere: ClassVar[bool] = False
     """Every shard receives the coordinator's commands, not only the sources."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ShardPosition) -> None:
         self.place = place
         self.inputs = place.inputs
         self.ended: set[ChannelId] = set()
@@ -110,9 +110,9 @@ class ShardProtocol:
         """A frame has come in, however many wait before it."""
         return ()
 
-    def admit(self, frame: Frame) -> Verdict:
+    def admit(self, frame: Frame) -> FrameAction:
         """May the frame at the head of its input be delivered now?"""
-        return Verdict.DELIVER
+        return FrameAction.DELIVER
 
     def checkpoint_first(self, frame: Frame) -> Sequence[Ask]:
         """What must happen before this frame is delivered: a forced checkpoint, or nothing."""

@@ -13,16 +13,16 @@ import numpy as np
 
 from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId
-from everstream.core.protocols.base import Ask, Place
-from everstream.core.protocols.uncoordinated import Uncoordinated
+from everstream.core.protocols.base import Ask, ShardPosition
+from everstream.core.protocols.uncoordinated import UncoordinatedProtocol
 
 _FAR = np.int64(1) << 62
 
 
-class BCS(Uncoordinated):
+class BCS(UncoordinatedProtocol):
     """One clock: a frame from a later one forces a checkpoint."""
 
-    def __init__(self, place: Place, every_s: float, jitter: float) -> None:
+    def __init__(self, place: ShardPosition, every_s: float, jitter: float) -> None:
         super().__init__(place, every_s, jitter)
         self.lc = 0
 
@@ -48,10 +48,10 @@ class BCS(Uncoordinated):
         self.lc = variables.get("lc", 0)
 
 
-class HMNR(Uncoordinated):
+class HMNR(UncoordinatedProtocol):
     """Clocks and checkpoint counts of the whole component, and whom this shard has sent to."""
 
-    def __init__(self, place: Place, every_s: float, jitter: float) -> None:
+    def __init__(self, place: ShardPosition, every_s: float, jitter: float) -> None:
         super().__init__(place, every_s, jitter)
         n = len(place.cycle)
         self.index = {shard: k for k, shard in enumerate(place.cycle)}

@@ -16,8 +16,8 @@ from everstream.core.messages import StartCheckpoint
 from everstream.core.protocols.base import (
     Ask,
     CloseCheckpoint,
-    Place,
     SendMarkers,
+    ShardPosition,
     ShardProtocol,
     StopProducing,
     TakeCheckpoint,
@@ -27,7 +27,7 @@ from everstream.core.protocols.base import (
 class Unaligned(ShardProtocol):
     consumes_markers_on_arrival: ClassVar[bool] = True
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ShardPosition) -> None:
         super().__init__(place)
         self.epoch = Epoch(0)
         """The newest epoch this shard has taken part in."""

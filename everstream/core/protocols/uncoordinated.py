@@ -9,17 +9,23 @@ from typing import Any, ClassVar
 
 from everstream.core.ids import ChannelId, CheckpointNumber
 from everstream.core.messages import StartCheckpoint
-from everstream.core.protocols.base import Ask, Place, ShardProtocol, StopProducing, TakeCheckpoint
+from everstream.core.protocols.base import (
+    Ask,
+    ShardPosition,
+    ShardProtocol,
+    StopProducing,
+    TakeCheckpoint,
+)
 from everstream.pipeline.keys import stable_hash
 
 
-class Uncoordinated(ShardProtocol):
+class UncoordinatedProtocol(ShardProtocol):
     """A checkpoint every `every_s` seconds, each time a little earlier or later."""
 
     keeps_positions: ClassVar[bool] = True
     obeys_everywhere: ClassVar[bool] = True
 
-    def __init__(self, place: Place, every_s: float, jitter: float) -> None:
+    def __init__(self, place: ShardPosition, every_s: float, jitter: float) -> None:
         super().__init__(place)
         self.every_s = every_s
         self.jitter = jitter

@@ -118,7 +118,7 @@ NO_OVERRIDES = UpgradeOverrides()
 
 
 @dataclass(frozen=True)
-class Difference:
+class Incompatibility:
     """State that the pipeline as it is now would lose, or mistake for something else."""
 
     operator: str
@@ -178,9 +178,9 @@ def going_on(
     before = as_it_was(adapted, plan) if changed else plan
     check_fits(adapted, before, log)
     begins = plan if is_quiesced(adapted) else before
-    found = differences(adapted, plan, overrides)
-    if found:
-        raise UserError(refusal(found))
+    problems = differences(adapted, plan, overrides)
+    if problems:
+        raise UserError(refusal(problems))
     notes = [*_notes(newest, plan, overrides), *_redistributing(adapted, plan, begins is not plan)]
     described = {name: (adapted.described or {})[name] for name in changed_in(adapted, plan)}
     if changed:
@@ -216,37 +216,37 @@ def _redistributing(manifest: EpochManifest, plan: Plan, settles: bool) -> Itera
         yield "records in flight in the checkpoint are processed first, by the earlier shards"
 
 
-def refusal(found: Sequence[Difference]) -> str:
+def refusal(problems: Sequence[Incompatibility]) -> str:
     """All differences as one text."""
     first = "the pipeline has changed, and state in its checkpoint would be lost or mixed up:"
-    return "\n".join([first, *(f"  {difference}" for difference in found)])
+    return "\n".join([first, *(f"  {difference}" for difference in problems)])
 
 
 def differences(
     manifest: EpochManifest, plan: Plan, overrides: UpgradeOverrides = NO_OVERRIDES
-) -> list[Difference]:
+) -> list[Incompatibility]:
     """State in this manifest that does not fit; none if the manifest has no descriptions."""
     if manifest.described is None:
         return []
     kept = _keeping(manifest)
-    found = []
+    problems = []
     for name, before in manifest.described.items():
         if name not in kept or overrides.renamed.get(name) == name:
             continue
         now = plan.described.get(name)
         if now is None:
-            found.append(_gone(name, before, manifest, plan))
+            problems.append(_gone(name, before, manifest, plan))
         elif (how := carried(before, now)) is None:
-            found.append(_changed(name, before, now))
+            problems.append(_changed(name, before, now))
         elif how.parts and on_their_way(manifest):
-            found.append(_late(name, how))
+            problems.append(_late(name, how))
         else:
-            found += _ambiguous(name, now, manifest, plan)
-    return found
+            problems += _ambiguous(name, now, manifest, plan)
+    return problems
 
 
-def _late(name: str, how: Carried) -> Difference:
-    return Difference(
+def _late(name: str, how: Carried) -> Incompatibility:
+    return Incompatibility(
         name,
         f"has changed ({'; '.join(how.says)}), and the checkpoint holds rows in flight that were "
         "made for its earlier version",
@@ -255,20 +255,22 @@ def _late(name: str, how: Carried) -> Difference:
     )
 
 
-def _gone(name: str, before: Description, manifest: EpochManifest, plan: Plan) -> Difference:
+def _gone(name: str, before: Description, manifest: EpochManifest, plan: Plan) -> Incompatibility:
     if name in plan.graph.nodes:
         problem = f"kept state as {_what(before)}, and the operator with this name now keeps none"
     else:
         problem = f"({_what(before)}) is in the checkpoint and not in the pipeline"
     drop = f"drop_state=['{name}'] (--drop-state {name}) leaves its state behind."
     if "sink" in before:
-        return Difference(name, problem, f"A sink keeps its name: call it '{name}' again. {drop}")
+        return Incompatibility(
+            name, problem, f"A sink keeps its name: call it '{name}' again. {drop}"
+        )
     new = {n: now for n, now in plan.described.items() if n not in _known(manifest)}
     alike = [n for n, now in new.items() if now == before]
     alike = alike or [n for n, now in new.items() if _what(now) == _what(before)]
     if not alike:
-        return Difference(name, problem, f"Put it back, or {drop}")
-    return Difference(
+        return Incompatibility(name, problem, f"Put it back, or {drop}")
+    return Incompatibility(
         name,
         problem,
         f"If it is called '{alike[0]}' now, set renamed={{'{name}': '{alike[0]}'}} "
@@ -276,13 +278,13 @@ def _gone(name: str, before: Description, manifest: EpochManifest, plan: Plan) -
     )
 
 
-def _changed(name: str, before: Description, now: Description) -> Difference:
+def _changed(name: str, before: Description, now: Description) -> Incompatibility:
     changed = [
         f"{field}: {_shown(before.get(field))} is now {_shown(now.get(field))}"
         for field in dict.fromkeys([*before, *now])
         if before.get(field) != now.get(field)
     ]
-    return Difference(
+    return Incompatibility(
         name,
         f"is not what it was ({'; '.join(changed)})",
         f"Change it back; or drop_state=['{name}'] (--drop-state {name}) lets it begin with "
@@ -293,7 +295,7 @@ def _changed(name: str, before: Description, now: Description) -> Difference:
 
 def _ambiguous(
     name: str, now: Description, manifest: EpochManifest, plan: Plan
-) -> Iterator[Difference]:
+) -> Iterator[Incompatibility]:
     """A default name may have passed from one operator to another that was added.
 
     Where a user has named both, there is no ambiguity.
@@ -304,7 +306,7 @@ def _ambiguous(
             continue
         numbered = not nodes[other].named and other.rpartition("-")[0] == name
         if numbered or not nodes[name].named:
-            yield Difference(
+            yield Incompatibility(
                 name,
                 f"may have had this name by default, and there is a new {_what(about)}, '{other}': "
                 f"either may be the '{name}' of the checkpoint",
@@ -393,25 +395,25 @@ def fates(
     """Operator -> what would happen to its state, in words: those of the pipeline, then others."""
     adapted = overrides.applied(manifest)
     kept, known = _keeping(adapted), _known(manifest)
-    wrong = {found.operator: found for found in differences(adapted, plan, overrides)}
+    wrong = {problem.operator: problem for problem in differences(adapted, plan, overrides)}
     before = {new: old for old, new in overrides.renamed.items() if old != new and old in known}
     other, now = moved(adapted, plan), shard_counts(plan)
     changed = changed_in(adapted, plan)
-    said: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name in plan.graph.nodes:
         if name in wrong:
-            said[name] = f"refused: {wrong[name].problem}"
+            texts[name] = f"refused: {wrong[name].problem}"
         elif name in overrides.dropped:
-            said[name] = "begins with no state: its state is dropped"
+            texts[name] = "begins with no state: its state is dropped"
         elif name in kept:
             going = f"resumes with the state of '{before[name]}'" if name in before else "resumes"
             same = name not in changed or overrides.renamed.get(name) == name
-            said[name] = "; ".join([going, *(() if same else changed[name].says)])
+            texts[name] = "; ".join([going, *(() if same else changed[name].says)])
             if name in other and other[name] != now[name]:
-                said[name] += f", redistributed over {now[name]} shard(s) instead of {other[name]}"
+                texts[name] += f", redistributed over {now[name]} shard(s) instead of {other[name]}"
         elif name in plan.described:
-            said[name] = "nothing saved so far" if name in known else "new: begins with no state"
+            texts[name] = "nothing saved so far" if name in known else "new: begins with no state"
         else:
-            said[name] = "keeps no state"
-    said |= {name: f"refused: {f.problem}" for name, f in wrong.items() if name not in said}
-    return said | dict.fromkeys(sorted(overrides.dropped - said.keys()), "dropped")
+            texts[name] = "keeps no state"
+    texts |= {name: f"refused: {f.problem}" for name, f in wrong.items() if name not in texts}
+    return texts | dict.fromkeys(sorted(overrides.dropped - texts.keys()), "dropped")

@@ -33,8 +33,8 @@ def carried(before: Description, now: Description) -> Carried | None:
     if not changed:
         return Carried(())
     if changed <= {KEYED, VERSIONS}:
-        said = _keyed(before, now)
-        return None if said is None else Carried(said)
+        notes = _keyed(before, now)
+        return None if notes is None else Carried(notes)
     if changed <= {AGGREGATES, WINDOW} and before.get("operator") in ("aggregates", "window"):
         of_aggregates = _aggregates(before[AGGREGATES], now[AGGREGATES])
         of_window = _window(before.get(WINDOW), now.get(WINDOW))
@@ -46,22 +46,22 @@ def carried(before: Description, now: Description) -> Carried | None:
 
 def changed_in(manifest: EpochManifest, plan: Plan) -> dict[str, Carried]:
     """Operator -> how its state in this manifest is kept, for those that have changed."""
-    found: dict[str, Carried] = {}
+    changes: dict[str, Carried] = {}
     for name, before in (manifest.described or {}).items():
         now = plan.described.get(name)
         if now is not None and now != before:
             how = carried(before, now)
             if how is not None:
-                found[name] = how
-    return found
+                changes[name] = how
+    return changes
 
 
 def alike(older: EpochManifest, newest: EpochManifest, plan: Plan) -> bool:
     """Whether the descriptions of the newest manifest hold for an older one as well."""
-    then, told = older.described or {}, newest.described or {}
-    other = [name for name in then if name in told and then[name] != told[name]]
+    then, now = older.described or {}, newest.described or {}
+    other = [name for name in then if name in now and then[name] != now[name]]
     for name in other:
-        for about in (then[name], told[name]):
+        for about in (then[name], now[name]):
             how = carried(about, plan.described.get(name, {}))
             if how is None or how.parts:
                 return False
@@ -85,7 +85,7 @@ def _keyed(before: Description, now: Description) -> tuple[str, ...] | None:
     """Declared state: a later version is migrated, an additional field begins empty."""
     had: Mapping[str, Any] = before.get(KEYED, {})
     has: Mapping[str, Any] = now.get(KEYED, {})
-    said: list[str] = []
+    notes: list[str] = []
     for name, kind in had.items():
         if name not in has:
             return None
@@ -93,12 +93,12 @@ def _keyed(before: Description, now: Description) -> tuple[str, ...] | None:
         if later < earlier or (later == earlier and has[name] != kind):
             return None
         if later > earlier:
-            said.append(
+            notes.append(
                 f"'{name}' is migrated from version {earlier} to {later}, each value when it is "
                 "first used"
             )
-    said += (f"'{name}' is new: begins empty" for name in has if name not in had)
-    return tuple(said)
+    notes += (f"'{name}' is new: begins empty" for name in has if name not in had)
+    return tuple(notes)
 
 
 def _aggregates(before: list[str], now: list[str]) -> tuple[str, ...] | None:

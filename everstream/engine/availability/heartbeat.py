@@ -16,17 +16,23 @@ from everstream.engine.settings.options import RunConfig
 from everstream.engine.store_session import OpenStore, owner_of
 from everstream.errors import LeaseLost, StoreError
 from everstream.state.blobs import Blobs
-from everstream.state.heartbeat import Heartbeat, Life, Waiting, read_heartbeat, read_waiting
+from everstream.state.heartbeat import (
+    DriverStatus,
+    Heartbeat,
+    Waiting,
+    read_heartbeat,
+    read_waiting,
+)
 
 LOOK_EVERY_S = 2.0
 LAST_WORD_S = 5.0
 FORGET_AFTER_S = 30.0
 """A waiting standby renews its registration before this expires."""
 LIVES = {
-    Outcome.FINISHED: Life.FINISHED,
-    Outcome.STOPPED: Life.STOPPED,
-    Outcome.CAUGHT_UP: Life.STOPPED,
-    Outcome.FAILED: Life.FAILED,
+    Outcome.FINISHED: DriverStatus.FINISHED,
+    Outcome.STOPPED: DriverStatus.STOPPED,
+    Outcome.CAUGHT_UP: DriverStatus.STOPPED,
+    Outcome.FAILED: DriverStatus.FAILED,
 }
 
 
@@ -78,7 +84,7 @@ class HeartbeatThread:
                     self._look(now_s)
                 listened = self._waiting is not None and now_s < self._waits_until_s
                 if listened and self._replaced is None:
-                    self._beat(Life.RUNNING)
+                    self._beat(DriverStatus.RUNNING)
             listening = self._waiting if now_s < self._waits_until_s else None
             wait_s = min(LOOK_EVERY_S, listening.every_s) if listening else LOOK_EVERY_S
 
@@ -93,7 +99,7 @@ class HeartbeatThread:
                 f"{heartbeat.lease}. This driver must stop; work that is not stable is discarded."
             )
 
-    def _beat(self, life: Life) -> None:
+    def _beat(self, life: DriverStatus) -> None:
         self._heartbeat = replace(self._heartbeat, beat=self._heartbeat.beat + 1, life=life)
         self._heartbeat.write(self._blobs)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from everstream.core.failure_detector import FailureDetector, Verdict
+from everstream.core.failure_detector import FailureDetector, StandbyDecision
 from everstream.core.orders import Outcome
 from everstream.core.plan import Plan
 from everstream.engine.availability.heartbeat import FORGET_AFTER_S, LOOK_EVERY_S
@@ -77,20 +77,20 @@ class StandingBy:
             self._waiting = replace(self._waiting, beat=self._waiting.beat + 1)
             self._waiting.write(self._store.blobs)
         match self._detector.saw(heartbeat, now_s):
-            case Verdict.WAIT:
+            case StandbyDecision.WAIT:
                 owner = f"'{heartbeat.owner}'" if heartbeat is not None else "another run"
                 self._say(f"standing by: {owner} has the store")
                 return None
-            case Verdict.FINISHED:
+            case StandbyDecision.FINISHED:
                 self._tell("the run that this standby waited for has finished")
                 return Outcome.FINISHED
-            case Verdict.STOPPED:
+            case StandbyDecision.STOPPED:
                 self._tell(
                     "the run that this standby waited for was stopped on purpose, with a checkpoint: "
                     "the standby ends as well"
                 )
                 return Outcome.STOPPED
-            case Verdict.TAKE_OVER:
+            case StandbyDecision.TAKE_OVER:
                 return self._take_over(heartbeat.lease if heartbeat is not None else None, now_s)
 
     def _take_over(self, lease: int | None, now_s: float) -> Lease | None:

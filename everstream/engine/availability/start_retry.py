@@ -17,7 +17,7 @@ FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 5.0
 
 
-class Starting:
+class StartRetry:
     """Retries what a run needs to start, until a deadline."""
 
     def __init__(

@@ -13,7 +13,7 @@ from everstream.core.plan import Plan
 
 
 @dataclass(frozen=True)
-class Place:
+class TaskPlacement:
     """Where a shard runs: its stage, and its partition in the stage."""
 
     level: int
@@ -32,7 +32,7 @@ class Layout:
             for level in range(deepest + 1)
         ]
         self.places = {
-            shard: Place(level, index)
+            shard: TaskPlacement(level, index)
             for level, shards in enumerate(self.levels)
             for index, shard in enumerate(shards)
         }
@@ -43,7 +43,7 @@ class Layout:
         """The names of the chains of a level, in order."""
         return list(dict.fromkeys(shard.operator for shard in self.levels[level]))
 
-    def next_partition(self, place: Place, channel: ChannelId | None) -> int:
+    def next_partition(self, place: TaskPlacement, channel: ChannelId | None) -> int:
         """The next partition of a row: its receiver's, or one on the way; None: to the last stage."""
         after = place.level + 1
         if channel is not None:

@@ -18,7 +18,7 @@ from everstream.engine.microbatch.lineage import LineageMaker
 from everstream.engine.microbatch.midst import seeing_the_midst
 from everstream.engine.microbatch.orders import Order, ShardReport
 from everstream.engine.microbatch.rows import Row, report_in
-from everstream.engine.microbatch.spark_task import Arriving, Ending, Leaving, Stage, Starting
+from everstream.engine.microbatch.spark_task import Arriving, Ending, Leaving, StageTask, Starting
 from everstream.engine.spark.context import slots_of_an_executor
 from everstream.engine.spark.lost import NO_ANSWER, is_gone, noticing_the_end
 from everstream.errors import EnvironmentFault, RunFailed
@@ -90,7 +90,7 @@ class SparkJobs:
         for level in range(len(levels)):
             last = level == len(levels) - 1
             maker.name_stage(_listed(self._layout.chains_at(level)))
-            stage = Stage(
+            stage = StageTask(
                 level,
                 order,
                 self._plan,

@@ -21,7 +21,7 @@ from everstream.core.fault_points import Point
 from everstream.core.ids import ShardId
 from everstream.engine.microbatch.cache import Cache
 from everstream.engine.microbatch.kills import Death, die
-from everstream.engine.microbatch.layout import Layout, Place
+from everstream.engine.microbatch.layout import Layout, TaskPlacement
 from everstream.engine.microbatch.orders import ATTEMPTS, Failed, Order, ShardReport
 from everstream.engine.microbatch.rows import Row, pieces_of, report_row, row_in
 from everstream.engine.microbatch.task import Surroundings, Task
@@ -92,7 +92,7 @@ def _spare_the_collector() -> None:
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageTask:
     """The function of one stage, which Spark calls in each of its tasks."""
 
     level: int
@@ -128,7 +128,7 @@ class Stage:
         around = Surroundings(*self._store(), _CACHE)
         # Not the attempt number, which starts at 0 again when a stage is rerun.
         attempt = task_id % ATTEMPTS
-        place = Place(self.level, index)
+        place = TaskPlacement(self.level, index)
         task = Task(self._layout(), self.order, place, attempt, around, retry)
         if retry > self.max_retries:
             raise EnvironmentFault(

@@ -14,7 +14,7 @@ from everstream.core.frames import FrameKind
 from everstream.core.ids import ShardId
 from everstream.engine.microbatch.cache import Cache
 from everstream.engine.microbatch.engine_api import TaskEngineApi
-from everstream.engine.microbatch.layout import Layout, Place
+from everstream.engine.microbatch.layout import Layout, TaskPlacement
 from everstream.engine.microbatch.orders import Failed, Incomplete, Order, ShardReport, Unreadable
 from everstream.engine.microbatch.resident import Resident
 from everstream.engine.microbatch.rows import (
@@ -59,7 +59,7 @@ class Task:
 
     layout: Layout
     order: Order
-    place: Place
+    place: TaskPlacement
     attempt: int
     around: Surroundings
     retry: int = 0

@@ -31,7 +31,7 @@ LONGEST_S = 60.0
 GROWTH = 1.5
 
 
-class Rate:
+class RateMeter:
     """Records per second over the last seconds."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class LinePace:
         return True
 
 
-def status(run_status: RunStatus, rate: Rate, total: int | None) -> str:
+def status(run_status: RunStatus, rate: RateMeter, total: int | None) -> str:
     """The status of a run in one line."""
     words = [run_status.phase.value, f"{run_status.records_read:,} records"]
     if total:
@@ -101,7 +101,7 @@ class ProgressLines(Listener):
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self.rate = Rate()
+        self.rate = RateMeter()
         self.total: int | None = None
         self._pace = LinePace()
 

@@ -27,8 +27,8 @@ class CheckpointsReader(DataSourceReader):
         self._schema = schema
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        found = look(self._asked.open(), verify=self._asked.verify).checkpoints
-        lines = [_line(checkpoint) for checkpoint in found]
+        checkpoints = look(self._asked.open(), verify=self._asked.verify).checkpoints
+        lines = [_line(checkpoint) for checkpoint in checkpoints]
         columns = [part.split()[0] for part in COLUMNS.split(", ")]
         yield from rows(
             {name: [line.get(name) for line in lines] for name in columns}, self._schema

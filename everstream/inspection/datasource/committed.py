@@ -63,8 +63,8 @@ class CommittedOutput:
         self._asked = asked
         self._store: CheckpointStore = asked.open()
         # The log first: what it reports as stable may be found committed, never the other way round.
-        self._found: list[Manifest] = self._store.manifests()
-        manifests = [EpochManifest.from_json(entry.body) for entry in self._found]
+        self._manifests: list[Manifest] = self._store.manifests()
+        manifests = [EpochManifest.from_json(entry.body) for entry in self._manifests]
         self._newest = manifests[0] if manifests else None
         self.operators: list[str] = [] if self._newest is None else self._operators(self._newest)
         self._parts = set(self._committed_parts())
@@ -72,7 +72,7 @@ class CommittedOutput:
     def newest(self) -> OutputPosition:
         """The newest epoch whose output is completely committed; the start if there is none."""
         later: dict[str, int] = {}
-        for entry in standing(self._found):
+        for entry in standing(self._manifests):
             manifest = EpochManifest.from_json(entry.body)
             if self._is_committed(entry, manifest):
                 return self._position(entry, manifest, later)
@@ -83,7 +83,7 @@ class CommittedOutput:
         """Raise a StoreError if what was read up to there is no longer valid."""
         if position == START:
             return
-        newest = self._found[0] if self._found else None
+        newest = self._manifests[0] if self._manifests else None
         since = self._newest.returns[len(position.returns) :] if self._newest is not None else ()
         behind = [epoch for epoch in since if epoch < position.epoch]
         if any(skipped.slot == position.slot for skipped in self._store.skipped):
@@ -106,7 +106,7 @@ class CommittedOutput:
 
     def parts(self, after: OutputPosition, until: OutputPosition) -> list[OutputPart]:
         """What was committed in between, in order."""
-        found = [
+        parts = [
             part
             for part in self._parts
             if after.shards.get(part.shard, 0)
@@ -114,7 +114,7 @@ class CommittedOutput:
             <= until.shards.get(part.shard, 0)
         ]
         return sorted(
-            found, key=lambda part: (part.name.checkpoint, part.operator, part.name.shard)
+            parts, key=lambda part: (part.name.checkpoint, part.operator, part.name.shard)
         )
 
     def _operators(self, manifest: EpochManifest) -> list[str]:
@@ -157,7 +157,7 @@ class CommittedOutput:
     def _is_committed(self, entry: Manifest, manifest: EpochManifest) -> bool:
         if all(record.uncommitted is not None for record in manifest.records.values()):
             return all(part in self._parts for part in self._waiting(manifest))
-        if entry is self._found[0] and self._store.all_shown():
+        if entry is self._manifests[0] and self._store.all_shown():
             return True
         raise StoreError(
             f"'{self._asked.store}' was written by an earlier Everstream, which did not record which "

@@ -84,10 +84,10 @@ class StateReader(DataSourceReader):
         objects = partition.objects
         if objects is None:
             objects = _fetched(self._asked.open(), record, partition)
-        operator, found = self._asked.operator, objects
+        operator, content = self._asked.operator, objects
 
         def load(refs: Sequence[ObjectRef]) -> list[bytes]:
-            return [found[ref] for ref in refs]
+            return [content[ref] for ref in refs]
 
         saved = (row for row in saved_in(record, load) if operator in (None, row[0]))
         while chunk := list(islice(saved, ROWS_PER_BATCH)):

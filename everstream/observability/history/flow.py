@@ -81,7 +81,7 @@ class Rising:
         self._last[name] = value
 
 
-class Flow:
+class RunMetrics:
     """The samples of a run, combined."""
 
     def __init__(self) -> None:

@@ -4,18 +4,18 @@ from dataclasses import asdict
 from typing import Any
 
 from everstream.events import OperatorLayout, RunStarted
-from everstream.observability.history.flow import LOST, Flow
+from everstream.observability.history.flow import LOST, RunMetrics
 
 Row = dict[str, Any]
 SHARES = {"busy": "busy_s", "waiting": "waiting_s", "blocked": "blocked_s"}
 
 
-def operators_of(run: RunStarted, flow: Flow) -> list[Row]:
+def operators_of(run: RunStarted, flow: RunMetrics) -> list[Row]:
     shards = _by_chain(run)
     return [_operator(operator, shards[operator.chain], flow) for operator in run.operators]
 
 
-def edges_of(run: RunStarted, flow: Flow) -> list[Row]:
+def edges_of(run: RunStarted, flow: RunMetrics) -> list[Row]:
     """With a rate where it is unambiguous: at an operator with one edge on that side."""
     chains = {operator.name: operator.chain for operator in run.operators}
     shards = _by_chain(run)
@@ -39,7 +39,7 @@ def edges_of(run: RunStarted, flow: Flow) -> list[Row]:
     return rows
 
 
-def shards_of(run: RunStarted, flow: Flow, phase: str, now: float) -> list[Row]:
+def shards_of(run: RunStarted, flow: RunMetrics, phase: str, now: float) -> list[Row]:
     last = {operator.chain: operator.name for operator in run.operators}
     rows = []
     for shard, worker in run.shards.items():
@@ -68,7 +68,7 @@ def shards_of(run: RunStarted, flow: Flow, phase: str, now: float) -> list[Row]:
     return rows
 
 
-def workers_of(run: RunStarted, flow: Flow) -> list[Row]:
+def workers_of(run: RunStarted, flow: RunMetrics) -> list[Row]:
     rows = []
     for number in range(run.workers):
         name = str(number)
@@ -90,7 +90,7 @@ def workers_of(run: RunStarted, flow: Flow) -> list[Row]:
     return rows
 
 
-def _operator(operator: OperatorLayout, shards: list[str], flow: Flow) -> Row:
+def _operator(operator: OperatorLayout, shards: list[str], flow: RunMetrics) -> Row:
     name = operator.name
     counted = flow.counted(name) or (None, None)
     shares = {

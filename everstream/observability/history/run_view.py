@@ -31,7 +31,7 @@ from everstream.events import (
     is_warning,
     sentence,
 )
-from everstream.observability.history.flow import Flow
+from everstream.observability.history.flow import RunMetrics
 from everstream.observability.history.operators import edges_of, operators_of, shards_of, workers_of
 from everstream.observability.history.stored import with_plan
 from everstream.planning.auto import AutoInterval, AutoSettings, CheckpointSeen, FailureSeen
@@ -145,7 +145,7 @@ class RunView:
         self.urgent = 0
         """The number of events to show at once."""
         self.run: RunStarted | None = None
-        self.flow = Flow()
+        self.flow = RunMetrics()
         self.completed = 0
         self.failed_checkpoints = 0
         self.failures_seen = 0
@@ -391,6 +391,6 @@ class Live:
             return read(self.run_view)
 
     @property
-    def news(self) -> tuple[int, int]:
+    def event_counts(self) -> tuple[int, int]:
         """The number of events, and how many of them were urgent."""
         return self.run_view.taken, self.run_view.urgent

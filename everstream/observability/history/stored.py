@@ -181,7 +181,7 @@ class StoredHistory:
         self._full: set[str] = set()
         self._damaged: set[str] = set()
 
-    def news(self) -> Iterator[RunEvent]:
+    def new_events(self) -> Iterator[RunEvent]:
         """New events, oldest first."""
         names = self._blobs.list(FOLDER)
         for position, name in enumerate(names):

@@ -115,13 +115,13 @@ class HistoryWriter:
             first = self._first
             if self._run is None or first is None:
                 return  # they wait for the event of their run
-            news, self._waiting = self._waiting, []
-        if not news:
+            events, self._waiting = self._waiting, []
+        if not events:
             return
         if not self._blob:
-            begins = any(isinstance(event, RunStarted) for event in news)
+            begins = any(isinstance(event, RunStarted) for event in events)
             self._blob = [] if begins else [self._run]
-        self._blob += news
+        self._blob += events
         if len(self._blob) > WAITING:  # the store has accepted nothing for a long time
             self._blob = [self._run, *self._blob[-WAITING // 2 :]]
         data = encoded(self._blob)

@@ -73,14 +73,14 @@ class Machine:
 
     def _find_processes(self) -> None:
         try:
-            found = [self._root, *self._root.children(recursive=True)]
+            processes = [self._root, *self._root.children(recursive=True)]
         except self._psutil.NoSuchProcess:
-            found = []
+            processes = []
         # The number may belong to another process by now; psutil's equality checks that.
         known = self._family
         self._family = {
             process.pid: known[process.pid] if known.get(process.pid) == process else process
-            for process in found
+            for process in processes
         }
         for pid in self._used_s.keys() - self._family.keys():
             del self._used_s[pid]

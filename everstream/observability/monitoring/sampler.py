@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Self
 
 import polars as pl
@@ -150,12 +149,7 @@ class Monitor:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()
 
     def _run(self) -> None:

@@ -83,11 +83,11 @@ def families(run_view: RunView) -> Iterator[Metric]:
 
 
 class _Collector:
-    def __init__(self, found: Sequence[Metric]) -> None:
-        self._found = found
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = metrics
 
     def collect(self) -> Iterable[Metric]:
-        return self._found
+        return self._metrics
 
 
 def _of_the_run(run_view: RunView) -> Iterator[Metric]:

@@ -77,15 +77,15 @@ def dead_letters(store: str, operator: str, most: int) -> dict[str, Any]:
     """The newest records that an operator has skipped, newest first."""
     folder = folder_of(store, operator)
     names = [PartName.parse(text, folder.ending) for text in names_in(folder.fs, folder.path)]
-    found = [name for name in names if name is not None]
-    found.sort(key=lambda name: (name.checkpoint, name.shard), reverse=True)
+    parts = [name for name in names if name is not None]
+    parts.sort(key=lambda name: (name.checkpoint, name.shard), reverse=True)
     letters: list[dict[str, Any]] = []
-    for name in found:
+    for name in parts:
         if len(letters) >= most:
             break
         lines = _last_lines(folder.fs, folder.path_of(name))
         letters += [_letter(line, name) for line in reversed(lines)][: most - len(letters)]
-    return {"operator": operator, "parts": len(found), "letters": letters}
+    return {"operator": operator, "parts": len(parts), "letters": letters}
 
 
 def size_of(value: Any) -> int:

@@ -199,12 +199,12 @@ async def _wishes(request: Request) -> dict[str, Any]:
     if not body:
         return {}
     try:
-        said = json.loads(body)
+        parsed = json.loads(body)
     except (ValueError, RecursionError):
         raise UserError("the body must be a JSON object.") from None
-    if not isinstance(said, dict):
+    if not isinstance(parsed, dict):
         raise UserError("the body must be a JSON object.")
-    return said
+    return parsed
 
 
 def _with_headers(send: Send) -> Callable[[Any], Awaitable[None]]:

@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import threading
-from types import TracebackType
 from typing import Self
 
 from everstream.errors import EnvironmentFault, UserError
@@ -64,12 +63,7 @@ class Serving:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -20,17 +20,17 @@ ALIVE_EVERY_S = 10.0
 async def events(shown: Shown, ending: asyncio.Event) -> AsyncIterator[bytes]:
     """Until the client has disconnected, or the server ends."""
     view = shown.view()
-    seen = shown.live.news
+    seen = shown.live.event_counts
     yield encoded("view", view)
-    told_s = time.monotonic()
+    sent_s = time.monotonic()
     while not ending.is_set():
         await asyncio.sleep(LOOK_EVERY_S)
-        news, now_s = shown.live.news, time.monotonic()
-        urgent, changed = news[1] != seen[1], news != seen
-        due = now_s - told_s >= (EVERY_S if changed else ALIVE_EVERY_S)
+        counts, now_s = shown.live.event_counts, time.monotonic()
+        urgent, changed = counts[1] != seen[1], counts != seen
+        due = now_s - sent_s >= (EVERY_S if changed else ALIVE_EVERY_S)
         if not urgent and not due:
             continue
-        seen, told_s = news, now_s
+        seen, sent_s = counts, now_s
         newer = shown.view()
         yield encoded("patch", patch(view, newer))
         view = newer

@@ -31,7 +31,7 @@ How: TypeAlias = Literal["add", "min", "max", "python"]
 
 
 @dataclass(frozen=True)
-class Part:
+class StateColumn:
     """One column of the state of an aggregate."""
 
     column: str
@@ -49,7 +49,7 @@ class Aggregate(ABC):
         return kind if column is None else f"{kind}({column})"
 
     @abstractmethod
-    def parts(self, name: str, frame: pl.DataFrame) -> list[Part]:
+    def parts(self, name: str, frame: pl.DataFrame) -> list[StateColumn]:
         """The parts to compute for a group of records with the columns of this frame."""
 
     @abstractmethod
@@ -111,9 +111,9 @@ class Count(Simple):
     def __init__(self, column: Column | None) -> None:
         self.column = column
 
-    def parts(self, name: str, frame: pl.DataFrame) -> list[Part]:
+    def parts(self, name: str, frame: pl.DataFrame) -> list[StateColumn]:
         counted = pl.len() if self.column is None else _expr(self.column).count()
-        return [Part(f"{name}.n", counted.cast(pl.Int64))]
+        return [StateColumn(f"{name}.n", counted.cast(pl.Int64))]
 
     def running(self, name: str, frame: pl.DataFrame) -> dict[str, pl.Expr]:
         if self.column is None:
@@ -132,7 +132,7 @@ class Sum(Simple):
     def __init__(self, column: Column) -> None:
         self.column = column
 
-    def parts(self, name: str, frame: pl.DataFrame) -> list[Part]:
+    def parts(self, name: str, frame: pl.DataFrame) -> list[StateColumn]:
         column = _expr(self.column)
         kind = _kind(column, frame)
         if not kind.is_numeric() and kind not in (pl.Boolean, pl.Null):
@@ -142,10 +142,10 @@ class Sum(Simple):
             )
         return self._added(name, column, summed_kind(column, frame))
 
-    def _added(self, name: str, column: pl.Expr, kind: pl.DataType) -> list[Part]:
-        added = [Part(f"{name}.sum", column.cast(kind).sum())]
+    def _added(self, name: str, column: pl.Expr, kind: pl.DataType) -> list[StateColumn]:
+        added = [StateColumn(f"{name}.sum", column.cast(kind).sum())]
         if can_wrap(kind):
-            added.append(Part(f"{name}.{ABOUT}", column.cast(pl.Float64).sum()))
+            added.append(StateColumn(f"{name}.{ABOUT}", column.cast(pl.Float64).sum()))
         return added
 
     def merging(self, name: str, parts: pl.DataFrame) -> list[pl.Expr]:
@@ -169,9 +169,9 @@ class Sum(Simple):
 class Average(Sum):
     hows: Mapping[str, How] = {"sum": "add", "n": "add"}
 
-    def parts(self, name: str, frame: pl.DataFrame) -> list[Part]:
+    def parts(self, name: str, frame: pl.DataFrame) -> list[StateColumn]:
         counted = _expr(self.column).count().cast(pl.Int64)
-        return [*super().parts(name, frame), Part(f"{name}.n", counted)]
+        return [*super().parts(name, frame), StateColumn(f"{name}.n", counted)]
 
     def merging(self, name: str, parts: pl.DataFrame) -> list[pl.Expr]:
         return [*super().merging(name, parts), pl.col(f"{name}.n").sum()]
@@ -201,20 +201,23 @@ class Extreme(Simple):
     def describe(self) -> str:
         return f"{self.how}({self.column})"
 
-    def parts(self, name: str, frame: pl.DataFrame) -> list[Part]:
+    def parts(self, name: str, frame: pl.DataFrame) -> list[StateColumn]:
         column = _expr(self.column)
-        found = column.min() if self.how == "min" else column.max()
+        extreme = column.min() if self.how == "min" else column.max()
         counted = column.count().cast(pl.Int64)
-        return [Part(f"{name}.{self.how}", found, self.how), Part(f"{name}.n", counted)]
+        return [
+            StateColumn(f"{name}.{self.how}", extreme, self.how),
+            StateColumn(f"{name}.n", counted),
+        ]
 
     def running(self, name: str, frame: pl.DataFrame) -> dict[str, pl.Expr]:
         column = _expr(self.column)
-        found = column.cum_min() if self.how == "min" else column.cum_max()
-        return {f"{name}.{self.how}": found.forward_fill(), f"{name}.n": _counted(column)}
+        extreme = column.cum_min() if self.how == "min" else column.cum_max()
+        return {f"{name}.{self.how}": extreme.forward_fill(), f"{name}.n": _counted(column)}
 
     def result(self, name: str) -> pl.Expr:
-        found = pl.col(f"{name}.{self.how}")
-        return pl.when(pl.col(f"{name}.n") > 0).then(found).alias(name)
+        extreme = pl.col(f"{name}.{self.how}")
+        return pl.when(pl.col(f"{name}.n") > 0).then(extreme).alias(name)
 
 
 class TopK(InPython):
@@ -233,9 +236,9 @@ class TopK(InPython):
     def part_names(self, name: str) -> list[str]:
         return [f"{name}.top"]
 
-    def parts(self, name: str, frame: pl.DataFrame) -> list[Part]:
+    def parts(self, name: str, frame: pl.DataFrame) -> list[StateColumn]:
         rows = pl.struct(self.column, *self.others).filter(pl.col(self.column).is_not_null())
-        return [Part(f"{name}.top", self._top(rows), "python")]
+        return [StateColumn(f"{name}.top", self._top(rows), "python")]
 
     def nothing(self, name: str) -> list[pl.Expr]:
         return [pl.lit([], pl.List(pl.Null))]
@@ -274,9 +277,9 @@ class Custom(InPython):
     def part_names(self, name: str) -> list[str]:
         return [f"{name}.value"]
 
-    def parts(self, name: str, frame: pl.DataFrame) -> list[Part]:
+    def parts(self, name: str, frame: pl.DataFrame) -> list[StateColumn]:
         columns = [column for column in frame.columns if not column.startswith("__")]
-        return [Part(f"{name}.value", pl.struct(columns), "python")]
+        return [StateColumn(f"{name}.value", pl.struct(columns), "python")]
 
     def nothing(self, name: str) -> list[pl.Expr]:
         return [pl.lit(dumps(self.init()), pl.Binary)]

@@ -86,11 +86,11 @@ def means(sums: pl.Series, counts: pl.Series) -> pl.Series:
     scale = max(AVERAGE_SCALE, sums.dtype.scale)  # type: ignore[attr-defined]
     step = Decimal(1).scaleb(-scale)
     with localcontext(Context(prec=4 * DIGITS, rounding=ROUND_HALF_EVEN)):
-        found = [
+        quotients = [
             (total / count).quantize(step) if count else None
             for total, count in zip(sums.to_list(), counts.to_list(), strict=True)
         ]
-    return decimals(sums.name, found, scale)
+    return decimals(sums.name, quotients, scale)
 
 
 def decimals(name: str, values: list[Any], scale: int) -> pl.Series:

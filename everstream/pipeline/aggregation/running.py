@@ -62,18 +62,18 @@ class Slots:
         looked_up = row_keys(keys)
         slots = [*map(index.get, looked_up)]
         if None in slots:
-            found: dict[Any, int] = {}
-            news: list[int] = []
+            added: dict[Any, int] = {}
+            positions: list[int] = []
             for position, key in enumerate(looked_up):
                 if slots[position] is None:
-                    slot = found.get(key)
+                    slot = added.get(key)
                     if slot is None:
-                        slot = found[key] = self._count + len(news)
-                        news.append(position)
+                        slot = added[key] = self._count + len(positions)
+                        positions.append(position)
                     slots[position] = slot
-            self._keep(keys[news], self._count)
-            index.update(found)
-            self._count += len(news)
+            self._keep(keys[positions], self._count)
+            index.update(added)
+            self._count += len(positions)
         return np.array(slots, dtype=np.int64)
 
     def _keep(self, keys: pl.DataFrame, first: int) -> None:
@@ -285,9 +285,9 @@ class _Running(Operator):
             if not pages:
                 continue
             keys = rows_together([entries["keys", page] for page in pages], place.operator)
-            theirs = np.flatnonzero(self.owned(keys, place))
-            if len(theirs):
-                self._take_over(entries, theirs, self.slots.of(keys[theirs]), store)
+            rows = np.flatnonzero(self.owned(keys, place))
+            if len(rows):
+                self._take_over(entries, rows, self.slots.of(keys[rows]), store)
         return {CONTEXT_STATE: dict(store.pairs())}
 
     def owned(self, keys: pl.DataFrame, place: Place) -> list[bool]:
@@ -295,15 +295,15 @@ class _Running(Operator):
         return place.owns_rows(keys)
 
     def _take_over(
-        self, entries: Entries, theirs: Array, ours: Array, store: StateBackend[Any, Any]
+        self, entries: Entries, rows: Array, slots: Array, store: StateBackend[Any, Any]
     ) -> None:
         """Copies what an earlier shard had in some of its slots into these slots."""
         for name, accumulator in self.accumulators.items():
-            accumulator.update(ours, saved_values(entries, name, accumulator.how)[theirs])
+            accumulator.update(slots, saved_values(entries, name, accumulator.how)[rows])
         for name, one in self.aggregates.named.items():
             if isinstance(one, InPython):
                 (column,) = one.part_names(name)
-                for slot, other in zip(ours.tolist(), theirs.tolist(), strict=True):
+                for slot, other in zip(slots.tolist(), rows.tolist(), strict=True):
                     if (column, other) in entries:
                         store.put((column, slot), entries[column, other])
 
@@ -443,11 +443,11 @@ def _fits(numbers: pl.Series) -> bool:
 def _column(name: str, values: Array, how: str, like: pl.DataType) -> pl.Series:
     """Decimals or whole numbers of any size; null where nothing has come."""
     neutral = None if how == "add" else _neutral(how, np.dtype(object))
-    found = [None if value == neutral else value for value in values]
-    if like.is_decimal() or any(isinstance(value, Decimal) for value in found):
+    numbers = [None if value == neutral else value for value in values]
+    if like.is_decimal() or any(isinstance(value, Decimal) for value in numbers):
         scale = like.scale if like.is_decimal() else 0  # type: ignore[attr-defined]
-        return decimals(name, found, max(scale, scale_of(found)))
-    series = pl.Series(name, found, dtype=pl.Int128)
+        return decimals(name, numbers, max(scale, scale_of(numbers)))
+    series = pl.Series(name, numbers, dtype=pl.Int128)
     return series.cast(pl.Int64) if _fits(series) else series
 
 

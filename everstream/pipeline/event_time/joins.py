@@ -95,10 +95,10 @@ class _Join(Operator, ABC):
 
     def joined(self, left: pl.DataFrame, right: pl.DataFrame, operator: str) -> pl.DataFrame:
         """Pairs with equal keys: a NaN equals every NaN, a null equals nothing."""
-        ours, theirs = self.keys[LEFT], self.keys[RIGHT]
-        for one, other in zip(ours, theirs, strict=True):
+        left_keys, right_keys = self.keys[LEFT], self.keys[RIGHT]
+        for one, other in zip(left_keys, right_keys, strict=True):
             left, right = _alike(left, right, one, other, operator)
-        return matched(left, right, ours, theirs, "inner")
+        return matched(left, right, left_keys, right_keys, "inner")
 
     def put_away(self, side: str, rows: pl.DataFrame, width_us: int) -> None:
         """Keep rows in groups that span this much time."""
@@ -238,16 +238,20 @@ def _alike(
     left: pl.DataFrame, right: pl.DataFrame, one: str, other: str, operator: str
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Both sides with a key column of one type in which equal keys are equal."""
-    ours, theirs = left.schema[one], right.schema[other]
-    if ours == theirs or pl.Null in (ours, theirs) or (ours.is_integer() and theirs.is_integer()):
+    left_type, right_type = left.schema[one], right.schema[other]
+    if (
+        left_type == right_type
+        or pl.Null in (left_type, right_type)
+        or (left_type.is_integer() and right_type.is_integer())
+    ):
         return left, right
     if _fit_floats(left.get_column(one)) and _fit_floats(right.get_column(other)):
         left = left.with_columns(pl.col(one).cast(pl.Float64))
         return left, right.with_columns(pl.col(other).cast(pl.Float64))
-    if ours.is_numeric() or theirs.is_numeric():
+    if left_type.is_numeric() or right_type.is_numeric():
         raise UserError(
-            f"'{operator}' joins on column '{one}', which is {ours}, and column '{other}' of the "
-            f"other stream, which is {theirs}. Values of these types cannot be compared exactly. "
+            f"'{operator}' joins on column '{one}', which is {left_type}, and column '{other}' of the "
+            f"other stream, which is {right_type}. Values of these types cannot be compared exactly. "
             "Cast one of them before the join: .with_columns(pl.col(...).cast(...))."
         )
     return left, right

@@ -59,8 +59,8 @@ class RecordWatermarks:
         """
         watermarks = self.values
         behind = np.flatnonzero(self._left(self._times()) < watermarks)
-        told, first = np.unique(watermarks[behind], return_index=True)
-        cuts = [(0, NO_WATERMARK), *zip(behind[first].tolist(), told.tolist(), strict=True)]
+        reached, first = np.unique(watermarks[behind], return_index=True)
+        cuts = [(0, NO_WATERMARK), *zip(behind[first].tolist(), reached.tolist(), strict=True)]
         ends = [start for start, _ in cuts[1:]] + [len(watermarks)]
         for (start, watermark), end in zip(cuts, ends, strict=True):
             if start < end:

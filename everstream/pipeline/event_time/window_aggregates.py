@@ -53,9 +53,9 @@ class _Aggregating(Operator):
 
     def rule_before(self, ctx: Context, now: str) -> str:
         """The rule under which the state was kept; from here on it is the present one."""
-        told = now if self.before is None else self.before["window"]
-        before: str = ctx.state.get(_RULE, told)
-        if before != now or (told != now and _RULE not in ctx.state):
+        described = now if self.before is None else self.before["window"]
+        before: str = ctx.state.get(_RULE, described)
+        if before != now or (described != now and _RULE not in ctx.state):
             ctx.state.put(_RULE, now)
         return before
 
@@ -344,13 +344,18 @@ def matched(
     nulls_equal: bool = False,
 ) -> pl.DataFrame:
     """`left.join(right, ...)`, in which a NaN equals every NaN."""
-    ours, theirs = [*left_on], [*right_on]
-    lonely = len(ours) == 1 and left.schema[ours[0]].is_float()
+    left_keys, right_keys = [*left_on], [*right_on]
+    lonely = len(left_keys) == 1 and left.schema[left_keys[0]].is_float()
     if lonely:
         left = left.with_columns(pl.lit(0, pl.Int8).alias(_CONSTANT))
         right = right.with_columns(pl.lit(0, pl.Int8).alias(_CONSTANT))
-        ours, theirs = [*ours, _CONSTANT], [*theirs, _CONSTANT]
-    found = left.join(
-        right, left_on=ours, right_on=theirs, how=how, suffix="_right", nulls_equal=nulls_equal
+        left_keys, right_keys = [*left_keys, _CONSTANT], [*right_keys, _CONSTANT]
+    joined = left.join(
+        right,
+        left_on=left_keys,
+        right_on=right_keys,
+        how=how,
+        suffix="_right",
+        nulls_equal=nulls_equal,
     )
-    return found.drop(_CONSTANT) if lonely else found
+    return joined.drop(_CONSTANT) if lonely else joined

@@ -85,13 +85,13 @@ class TimeMethods(StreamBase[T]):
                     "lateness."
                 )
             return WindowedStream(self, window, None, 0)
-        found = TimeOf(at, unit) if at is not None else self._time()
-        if isinstance(window, Sliding) and not found.fits(window.pane_us):
+        event_time = TimeOf(at, unit) if at is not None else self._time()
+        if isinstance(window, Sliding) and not event_time.fits(window.pane_us):
             raise UserError(
-                f"{window!r} is finer than the times, which are whole {found.unit}. Give "
+                f"{window!r} is finer than the times, which are whole {event_time.unit}. Give "
                 "event_time a finer unit."
             )
-        return WindowedStream(self, window, found, allowed_us)
+        return WindowedStream(self, window, event_time, allowed_us)
 
     def window_join(
         self,
@@ -150,10 +150,10 @@ class TimeMethods(StreamBase[T]):
 
     def _time(self) -> TimeOf:
         """How to read the event time of records."""
-        found = time_of(self.pipeline.graph, self._origins)
-        if found is None:
+        time = time_of(self.pipeline.graph, self._origins)
+        if time is None:
             raise UserError(
                 "windows and joins of event time need the time of records: put "
                 ".event_time(...) after each source, with the same arguments."
             )
-        return found
+        return time

@@ -163,24 +163,24 @@ def time_of(graph: Graph, origins: list[tuple[str, str]]) -> TimeOf | None:
     """How to read the time of records on these streams: as the nearest stages upstream define it."""
     from everstream.pipeline.operators.builtin import EventTime
 
-    found: list[TimeOf] = []
+    times: list[TimeOf] = []
     for name, output in origins:
         node = graph.nodes[name]
         if isinstance(node.what, EventTime):
-            found.append(node.what.time)
+            times.append(node.what.time)
         elif isinstance(node.what, ProcessingTimeAggregates):
             return None
         elif node.kind is Kind.SOURCE:
             if not isinstance(node.what, Source) or node.what.event_time is None:
                 return None
-            found.append(node.what.event_time)
+            times.append(node.what.event_time)
         elif isinstance(node.what, PaneAggregates | SessionAggregates) and output == OUT:
-            found.append(LastInstant(END, node.what.unit))
+            times.append(LastInstant(END, node.what.unit))
         else:
             above: list[Edge] = [edge for edge in graph.inputs(name) if not edge.feedback]
             further = time_of(graph, [(edge.sender, edge.output) for edge in above])
             if further is None:
                 return None
-            found.append(further)
-    alike = {(time.unit, str(time.what)) for time in found}
-    return found[0] if len(alike) == 1 else None
+            times.append(further)
+    alike = {(time.unit, str(time.what)) for time in times}
+    return times[0] if len(alike) == 1 else None

@@ -108,8 +108,8 @@ class MapBatches(Operator):
         ctx.emit_batch(result)
 
 
-class WithColumns(Operator):
-    """Adds or replaces columns by Polars expressions."""
+class _Expressions(Operator):
+    """Computes columns by Polars expressions."""
 
     repeatable = True
     keeps_rows = True
@@ -118,22 +118,18 @@ class WithColumns(Operator):
         self.expressions = list(expressions)
         self.named = named
         self.pure = all_plain([*expressions, *named.values()])
+
+
+class WithColumns(_Expressions):
+    """Adds or replaces columns."""
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         frame = columns_of(batch, ctx.operator)
         ctx.emit_rows(frame.with_columns(*self.expressions, **self.named))
 
 
-class Select(Operator):
+class Select(_Expressions):
     """Keeps or computes exactly these columns."""
-
-    repeatable = True
-    keeps_rows = True
-
-    def __init__(self, expressions: Sequence[Any], named: dict[str, Any]) -> None:
-        self.expressions = list(expressions)
-        self.named = named
-        self.pure = all_plain([*expressions, *named.values()])
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         frame = columns_of(batch, ctx.operator)

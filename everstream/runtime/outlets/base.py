@@ -123,7 +123,7 @@ class Outlet(ABC):
         self._cut: set[ChannelId] = set()
         self._collected: list[Batch] = []
         self._watermark = NO_WATERMARK
-        self._told: dict[ChannelId, int] = {}
+        self._sent_watermarks: dict[ChannelId, int] = {}
         self._sizes = FrameSizes()
 
     @property
@@ -198,7 +198,7 @@ class Outlet(ABC):
         """No more output. The coordinator declares the end of a cycle."""
         if self.feedback:
             return
-        self._told = dict.fromkeys(self.channels, END_OF_TIME)
+        self._sent_watermarks = dict.fromkeys(self.channels, END_OF_TIME)
         self._to_all((FrameKind.END, 0, None, 0))
         self.pump()
 
@@ -208,7 +208,7 @@ class Outlet(ABC):
         self._again = {}
         self._cut = set()
         self._watermark = NO_WATERMARK
-        self._told = dict.fromkeys(self.channels, NO_WATERMARK)
+        self._sent_watermarks = dict.fromkeys(self.channels, NO_WATERMARK)
 
     def _queue(self, channel: ChannelId, queues: int) -> PlainQueue | SpillingQueue:
         """An empty queue, one of `queues`. It can become long only on a feedback edge."""
@@ -220,7 +220,7 @@ class Outlet(ABC):
         """`last`: no records from before the watermark wait for this channel."""
         watermark = NO_WATERMARK
         if last and self._owed(channel):
-            watermark = self._told[channel] = self._watermark
+            watermark = self._sent_watermarks[channel] = self._watermark
         frame = self.shard.stamp(channel, *item, watermark)
         if self.log is not None and frame.kind is not FrameKind.MARKER:
             self.log(frame)
@@ -271,7 +271,7 @@ class Outlet(ABC):
 
     def _owed(self, channel: ChannelId) -> bool:
         """Whether the watermark has not been sent on a channel."""
-        return self._watermark > self._told[channel]
+        return self._watermark > self._sent_watermarks[channel]
 
     @property
     @abstractmethod

@@ -348,8 +348,8 @@ class DiskBackend(Generic[K, V]):
                 key_in_bytes(key, self._group)  # report a key that cannot be kept at once
             absent.update(missing)
             return
-        found = self._table.get_many(keys_in_bytes(missing, self._group))
-        for key, data in zip(missing, found, strict=True):
+        values = self._table.get_many(keys_in_bytes(missing, self._group))
+        for key, data in zip(missing, values, strict=True):
             if data is None:
                 absent.add(key)
             else:
@@ -410,10 +410,10 @@ class DiskBackend(Generic[K, V]):
         """Look them up, so that keys are counted once."""
         if self._blind:
             blind, self._blind = list(self._blind), set()
-            found: list[Any] = [None] * len(blind)
+            values: list[Any] = [None] * len(blind)
             if self._table is not None:
-                found = self._table.get_many(keys_in_bytes(blind, self._group))
-            self._absent.update(key for key, had in zip(blind, found, strict=True) if had is None)
+                values = self._table.get_many(keys_in_bytes(blind, self._group))
+            self._absent.update(key for key, had in zip(blind, values, strict=True) if had is None)
 
     def _data(self, key: K, value: V) -> bytes:
         if not is_itself(key):

@@ -109,7 +109,7 @@ class Frozen:
         keys: int,
         known: dict[str, ObjectRef],
         shelf: Shelf,
-        whose: str,
+        owner: str,
     ) -> None:
         """known: the files that are already in the store; those put there are added to it."""
         self._table = table
@@ -117,7 +117,7 @@ class Frozen:
         self._keys = keys
         self._known = known
         self._shelf = shelf
-        self._whose = whose
+        self._owner = owner
         self._saving = threading.Lock()
         self._making = threading.Lock()
         """Taken by the holder of the other lock, or alone."""
@@ -136,7 +136,7 @@ class Frozen:
         """Link the files as they are now."""
         with self._making:
             if self._given_up:
-                raise StoreError(f"the state of {self._whose} was given up before it was saved")
+                raise StoreError(f"the state of {self._owner} was given up before it was saved")
             if not self._made:
                 self._table.save_as(self._folder)
                 self._made = True
@@ -166,19 +166,19 @@ class Frozen:
                 continue
             ref = self._known.get(path.name)
             if ref is None:
-                ref = put(f"{prefix}/{place_of(self._whose)}-{path.name}", path.read_bytes())
+                ref = put(f"{prefix}/{place_of(self._owner)}-{path.name}", path.read_bytes())
                 self._known[path.name] = ref
                 self.new_bytes += ref.size_bytes
             files[path.name] = ref
             self._shelf.keep(ref, path)
         if "CURRENT" not in small:
-            raise InternalError(f"the files of {self._whose} are incomplete: {sorted(small)}")
+            raise InternalError(f"the files of {self._owner} are incomplete: {sorted(small)}")
         return SavedFiles(files, small, self._keys)
 
 
-def place_of(whose: str) -> str:
+def place_of(owner: str) -> str:
     """A unique name for the folder or object of a state."""
-    return hashlib.sha1(whose.encode(), usedforsecurity=False).hexdigest()[:12]
+    return hashlib.sha1(owner.encode(), usedforsecurity=False).hexdigest()[:12]
 
 
 def new_folder(parent: Path) -> Path:

@@ -54,8 +54,8 @@ class RocksTable:
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """The value of each of these keys, if any."""
-        found: list[bytes | None] = self._db.get(keys)  # type: ignore[assignment, arg-type]
-        return found
+        values: list[bytes | None] = self._db.get(keys)  # type: ignore[assignment, arg-type]
+        return values
 
     def write(self, changed: Mapping[bytes, bytes], gone: Iterable[bytes]) -> None:
         """Put these and delete those, atomically."""

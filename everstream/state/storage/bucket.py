@@ -64,8 +64,8 @@ class Bucket:
 
     def list(self, prefix: str, after: str = "") -> list[str]:
         folder = prefix.rpartition("/")[0]
-        found = self._obstore.list(self._store, folder or None, offset=after or None)
-        return [meta["path"] for some in found for meta in some if meta["path"].startswith(prefix)]
+        pages = self._obstore.list(self._store, folder or None, offset=after or None)
+        return [meta["path"] for some in pages for meta in some if meta["path"].startswith(prefix)]
 
     def delete(self, path: str) -> None:
         try:

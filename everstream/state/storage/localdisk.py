@@ -90,8 +90,8 @@ class LocalDisk:
         while folders:
             inner = folders.pop()
             try:
-                with os.scandir(self._root / inner) as found:
-                    entries = [*found]
+                with os.scandir(self._root / inner) as scan:
+                    entries = [*scan]
             except FileNotFoundError:
                 continue
             folders += [f"{inner}{e.name}/" for e in entries if e.is_dir() and not e.is_symlink()]

@@ -142,12 +142,12 @@ class _Flow:
         for node in ast.walk(expression):
             if isinstance(node, ast.NamedExpr | ast.Lambda | ast.comprehension):
                 raise _NotUnderstood
-        found = [
+        origins = [
             self._sources.get(node.id, frozenset())
             for node in ast.walk(expression)
             if isinstance(node, ast.Name)
         ]
-        return frozenset().union(*found)
+        return frozenset().union(*origins)
 
     def _follow(self, statements: list[ast.stmt], control: Names) -> Names:
         """Follow the statements; returns what decides whether the code after them runs."""

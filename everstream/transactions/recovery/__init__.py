@@ -9,8 +9,8 @@ from everstream.transactions.recovery.scheme import (
     CheckpointOnly,
     Inputs,
     NoRecovery,
-    RecoveryReport,
     RecoveryScheme,
+    TransactionRecovery,
 )
 from everstream.transactions.recovery.wal import WriteAheadLog
 
@@ -34,6 +34,6 @@ __all__ = [
     "BatchRun",
     "FastOptions",
     "Inputs",
-    "RecoveryReport",
     "RecoveryScheme",
+    "TransactionRecovery",
 ]

@@ -7,7 +7,12 @@ every other scheme more expensive. Epochs of little work share a commit.
 
 from everstream.transactions.log import Block, Columns
 from everstream.transactions.recovery.commands import now
-from everstream.transactions.recovery.scheme import BatchRun, Inputs, RecoveryReport, RecoveryScheme
+from everstream.transactions.recovery.scheme import (
+    BatchRun,
+    Inputs,
+    RecoveryScheme,
+    TransactionRecovery,
+)
 
 
 class DeltaLog(RecoveryScheme):
@@ -33,7 +38,7 @@ class DeltaLog(RecoveryScheme):
         return [columns]
 
     def replay(
-        self, commits: list[list[Block]], inputs: Inputs | None, report: RecoveryReport
+        self, commits: list[list[Block]], inputs: Inputs | None, report: TransactionRecovery
     ) -> None:
         began = now()
         for (block,) in commits:

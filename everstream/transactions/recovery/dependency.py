@@ -9,7 +9,7 @@ from everstream.transactions.execution import control_block, guard, totals_block
 from everstream.transactions.graph import by_level, levels_of
 from everstream.transactions.log import Block, Columns
 from everstream.transactions.recovery.commands import now, pack, reload, unpack
-from everstream.transactions.recovery.scheme import Inputs, RecoveryReport, RecoveryScheme
+from everstream.transactions.recovery.scheme import Inputs, RecoveryScheme, TransactionRecovery
 
 
 class DependencyLog(RecoveryScheme):
@@ -40,7 +40,7 @@ class DependencyLog(RecoveryScheme):
         return [columns]
 
     def replay(
-        self, commits: list[list[Block]], inputs: Inputs | None, report: RecoveryReport
+        self, commits: list[list[Block]], inputs: Inputs | None, report: TransactionRecovery
     ) -> None:
         engine, breakdown = self.engine, report.breakdown
         for (block,) in commits:

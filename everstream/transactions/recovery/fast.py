@@ -21,7 +21,12 @@ from everstream.transactions.execution import PARALLEL_FROM_S, control_block, gu
 from everstream.transactions.log import Block, Columns, joined
 from everstream.transactions.recovery.commands import now
 from everstream.transactions.recovery.partitions import Partitioning, crossing, partition_members
-from everstream.transactions.recovery.scheme import BatchRun, Inputs, RecoveryReport, RecoveryScheme
+from everstream.transactions.recovery.scheme import (
+    BatchRun,
+    Inputs,
+    RecoveryScheme,
+    TransactionRecovery,
+)
 
 _LOST_WORK_S = 0.02
 """How much work a crash may lose before a commit is due."""
@@ -148,15 +153,15 @@ class FastRecovery(RecoveryScheme):
         """Per column of values read, the rows whose value another key's chain will need."""
         layout = self.engine.layout
         kept = run.committed != 0
-        found: dict[object, Rows] = {}
+        rows: dict[object, Rows] = {}
         views: list[Rows | None] = []
         for users in layout.needed:
             label: object = users
             if self._partitioning is None:
                 label = tuple(number for number, _ in users)
-            if label not in found:
-                found[label] = self._rows_of(users, run, kept)
-            views.append(found[label] if users else None)
+            if label not in rows:
+                rows[label] = self._rows_of(users, run, kept)
+            views.append(rows[label] if users else None)
         return views
 
     def _rows_of(
@@ -173,7 +178,7 @@ class FastRecovery(RecoveryScheme):
     # --- after a crash ---
 
     def replay(
-        self, commits: list[list[Block]], inputs: Inputs | None, report: RecoveryReport
+        self, commits: list[list[Block]], inputs: Inputs | None, report: TransactionRecovery
     ) -> None:
         if inputs is None:
             raise ValueError("recovery 'fast' replays events: give recover() the inputs")
@@ -196,7 +201,7 @@ class FastRecovery(RecoveryScheme):
         group = [block for (block,) in self.log.committed(self.engine.epoch)]
         if not group:
             return []
-        report = RecoveryReport(self.name, self.engine.epoch, self.engine.next_event)
+        report = TransactionRecovery(self.name, self.engine.epoch, self.engine.next_event)
         chains = self._replay_group(group, inputs, report, share, shares)
         tables = len(self.engine.states)
         images: AfterImages = []
@@ -205,7 +210,7 @@ class FastRecovery(RecoveryScheme):
             images.append((number, slots, [column[slots] for column in state.columns]))
         return images
 
-    def adopt(self, shares: list[AfterImages]) -> RecoveryReport:
+    def adopt(self, shares: list[AfterImages]) -> TransactionRecovery:
         """Restore from the log, with what tasks replayed elsewhere."""
 
         def scatter(commits: list[list[Block]], inputs: Inputs | None, report: Any) -> None:
@@ -223,7 +228,7 @@ class FastRecovery(RecoveryScheme):
         self,
         group: list[Block],
         inputs: Inputs,
-        report: RecoveryReport,
+        report: TransactionRecovery,
         share: int = 0,
         shares: int = 1,
     ) -> npt.NDArray[np.int64]:
@@ -266,7 +271,7 @@ class FastRecovery(RecoveryScheme):
         return self._redo_chains(run, report, share, shares)
 
     def _redo_chains(
-        self, run: BatchRun, report: RecoveryReport, share: int, shares: int
+        self, run: BatchRun, report: TransactionRecovery, share: int, shares: int
     ) -> npt.NDArray[np.int64]:
         """Redo each key's operations in order, keys in parallel; returns the cells of the chains run."""
         engine, breakdown, layout = self.engine, report.breakdown, self.engine.layout
@@ -317,7 +322,7 @@ class FastRecovery(RecoveryScheme):
                 reads[number][places] = joined(parts, reads[number].dtype)
         return reads
 
-    def _redo_in_order(self, run: BatchRun, report: RecoveryReport) -> None:
+    def _redo_in_order(self, run: BatchRun, report: TransactionRecovery) -> None:
         engine = self.engine
         data = engine.data_of(run, outcomes=False)
         totals = totals_block(1)
@@ -328,7 +333,7 @@ class FastRecovery(RecoveryScheme):
         else:
             engine.execute(run, report.breakdown)
 
-    def _redo_partitions(self, run: BatchRun, report: RecoveryReport) -> None:
+    def _redo_partitions(self, run: BatchRun, report: TransactionRecovery) -> None:
         engine = self.engine
         assert self._partitioning is not None
         began = now()

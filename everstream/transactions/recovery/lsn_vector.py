@@ -15,7 +15,12 @@ from everstream.transactions.compiled import kernel
 from everstream.transactions.execution import control_block, guard, totals_block
 from everstream.transactions.log import Block, Columns, joined
 from everstream.transactions.recovery.commands import now, pack, unpack
-from everstream.transactions.recovery.scheme import BatchRun, Inputs, RecoveryReport, RecoveryScheme
+from everstream.transactions.recovery.scheme import (
+    BatchRun,
+    Inputs,
+    RecoveryScheme,
+    TransactionRecovery,
+)
 
 
 @kernel
@@ -104,7 +109,7 @@ class LsnVector(RecoveryScheme):
         return blocks
 
     def replay(
-        self, commits: list[list[Block]], inputs: Inputs | None, report: RecoveryReport
+        self, commits: list[list[Block]], inputs: Inputs | None, report: TransactionRecovery
     ) -> None:
         engine, breakdown = self.engine, report.breakdown
         for blocks in commits:

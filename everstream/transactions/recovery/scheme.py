@@ -108,7 +108,7 @@ class BatchRun:
 
 
 @dataclass
-class RecoveryReport:
+class TransactionRecovery:
     """Where to resume, and where the time of recovery went."""
 
     scheme: str
@@ -119,7 +119,7 @@ class RecoveryReport:
     damaged: list[str] = field(default_factory=list)
 
 
-Replay = Callable[[list[list[Block]], Inputs | None, RecoveryReport], None]
+Replay = Callable[[list[list[Block]], Inputs | None, TransactionRecovery], None]
 
 
 class RecoveryScheme(ABC):
@@ -240,11 +240,11 @@ class RecoveryScheme(ABC):
 
     # --- after a crash ---
 
-    def recover(self, inputs: Inputs | None) -> RecoveryReport:
+    def recover(self, inputs: Inputs | None) -> TransactionRecovery:
         """Restore the engine to the newest state the log allows."""
         return self.recover_by(self.replay, inputs)
 
-    def recover_by(self, replay: "Replay", inputs: Inputs | None) -> RecoveryReport:
+    def recover_by(self, replay: "Replay", inputs: Inputs | None) -> TransactionRecovery:
         """Like `recover`, with the commits after the snapshot applied by `replay`."""
         began = time.perf_counter()
         self._writer.abandon(self.engine.epoch)
@@ -253,7 +253,7 @@ class RecoveryScheme(ABC):
         self.engine.clear()
         breakdown = Breakdown()
         damaged = self._load_snapshot()
-        report = RecoveryReport(
+        report = TransactionRecovery(
             self.name, self.engine.epoch, self.engine.next_event, 0, breakdown, damaged
         )
         commits = self.log.committed(self.engine.epoch) if self.log is not None else []
@@ -288,7 +288,7 @@ class RecoveryScheme(ABC):
 
     @abstractmethod
     def replay(
-        self, commits: list[list[Block]], inputs: Inputs | None, report: RecoveryReport
+        self, commits: list[list[Block]], inputs: Inputs | None, report: TransactionRecovery
     ) -> None:
         """Apply the commits after the snapshot, accounting for the time in `report`."""
 
@@ -310,7 +310,7 @@ class SnapshotsOnly(RecoveryScheme):
         return []
 
     def replay(
-        self, commits: list[list[Block]], inputs: Inputs | None, report: RecoveryReport
+        self, commits: list[list[Block]], inputs: Inputs | None, report: TransactionRecovery
     ) -> None:
         """There are no commits."""
 

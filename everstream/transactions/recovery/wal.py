@@ -7,7 +7,7 @@ import numpy as np
 from everstream.transactions.execution import guard, totals_block
 from everstream.transactions.log import Block, Columns
 from everstream.transactions.recovery.commands import now, pack, reload
-from everstream.transactions.recovery.scheme import Inputs, RecoveryReport, RecoveryScheme
+from everstream.transactions.recovery.scheme import Inputs, RecoveryScheme, TransactionRecovery
 
 
 class WriteAheadLog(RecoveryScheme):
@@ -19,7 +19,7 @@ class WriteAheadLog(RecoveryScheme):
         return [{**self.new_keys(), **pack(self.engine.layout, runs, chosen)}]
 
     def replay(
-        self, commits: list[list[Block]], inputs: Inputs | None, report: RecoveryReport
+        self, commits: list[list[Block]], inputs: Inputs | None, report: TransactionRecovery
     ) -> None:
         engine, breakdown = self.engine, report.breakdown
         for (block,) in commits:

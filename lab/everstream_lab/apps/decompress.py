@@ -21,7 +21,7 @@ STREAM_BEGINS = re.compile(rb"BZh91AY&SY")
 def streams(folder: Path) -> Pieces:
     compressed = folder / "text.txt.bz2"
     with compressed.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
-        begins = [found.start() for found in STREAM_BEGINS.finditer(data)]
+        begins = [match.start() for match in STREAM_BEGINS.finditer(data)]
         return Pieces(str(compressed), [*begins, len(data)])
 
 

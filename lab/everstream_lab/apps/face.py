@@ -76,8 +76,8 @@ def sequential(folder: Path, output: Path) -> None:
 def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> es.Pipeline:
     face = es.Pipeline("face")
     source = face.source(es.FromList(frames(folder), batch=batch), name="frames")
-    found = source.map(detect, name="detect", shards=shards)
-    marked = found.map(recognise, name="recognise", shards=shards)
+    detected = source.map(detect, name="detect", shards=shards)
+    marked = detected.map(recognise, name="recognise", shards=shards)
     return marked.sink(es.Binary(parts, encode=jpeg), ordered=True)
 
 

@@ -118,13 +118,13 @@ def _signature(regions: Regions) -> Any:
 @once_per_thread
 def collection(folder: str) -> Collection:
     """The index, as `make_input` has left it in the folder."""
-    told = json.loads(Path(folder, "collection.json").read_text())
+    content = json.loads(Path(folder, "collection.json").read_text())
     kept = np.load(Path(folder, "collection.npz"))
     owners, signatures = kept["owners"], kept["signatures"]
     index = faiss.IndexFlatL2(signatures.shape[1] - 1)
     index.add(np.ascontiguousarray(signatures[:, 1:]))
     of_each = np.split(signatures, np.flatnonzero(np.diff(owners)) + 1)
-    return Collection(told["answers"], told["names"], owners, of_each, index)
+    return Collection(content["answers"], content["names"], owners, of_each, index)
 
 
 def sequential(folder: Path, output: Path) -> None:
@@ -165,8 +165,8 @@ def make_input(amount: Amount, folder: Path, tell: Tell) -> None:
         signatures.append(signature)
         names.append(path.name)
         tell(number + 1, amount.collection)
-    told = {"answers": amount.answers, "names": names}
-    (folder / "collection.json").write_text(json.dumps(told))
+    content = {"answers": amount.answers, "names": names}
+    (folder / "collection.json").write_text(json.dumps(content))
     np.savez(folder / "collection.npz", owners=owners, signatures=np.concatenate(signatures))
 
 

@@ -73,8 +73,8 @@ def mark_lane(scene: tuple[Frame, Any]) -> Frame:
 
 
 def segments_of(edges: Any, length: int, gap: int) -> Any:
-    found = cv2.HoughLinesP(edges, 1, DEGREE, 4, minLineLength=length, maxLineGap=gap)
-    return np.empty((0, 4), int) if found is None else found[:, 0]
+    segments = cv2.HoughLinesP(edges, 1, DEGREE, 4, minLineLength=length, maxLineGap=gap)
+    return np.empty((0, 4), int) if segments is None else segments[:, 0]
 
 
 def draw(segments: Any, image: Any, colour: Any, width: int) -> Any:

@@ -53,8 +53,8 @@ class Count(es.Operator):
 def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 100) -> es.Pipeline:
     prime = es.Pipeline("prime")
     source = prime.source(es.FromList(numbers(folder), batch=batch), name="numbers")
-    found = source.map(is_prime, name="is_prime", shards=shards)
-    return found.process(Count(), name="count", shards=1).sink(es.JsonLines(parts))
+    tested = source.map(is_prime, name="is_prime", shards=shards)
+    return tested.process(Count(), name="count", shards=1).sink(es.JsonLines(parts))
 
 
 @es.annotated

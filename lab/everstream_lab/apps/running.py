@@ -54,5 +54,5 @@ def run_pipeline(
             master=master,
         )
         application.finish(folder, parts, output, result.returned)
-    found, expected = checksum(output), expected_checksum(application, folder)
-    return Run(application.name, result, output, found, expected)
+    actual, expected = checksum(output), expected_checksum(application, folder)
+    return Run(application.name, result, output, actual, expected)

@@ -53,8 +53,8 @@ def transcribe(path: str) -> dict[str, Any]:
     return {"file": Path(path).name, "text": heard.hypstr if heard is not None else ""}
 
 
-def score(said: dict[str, Any]) -> dict[str, Any]:
-    return said | {"score": word_list().score(said["text"])}
+def score(transcript: dict[str, Any]) -> dict[str, Any]:
+    return transcript | {"score": word_list().score(transcript["text"])}
 
 
 def sequential(folder: Path, output: Path) -> None:
@@ -65,8 +65,8 @@ def sequential(folder: Path, output: Path) -> None:
 def pipeline(folder: Path, parts: Path, *, shards: int = 2, batch: int = 1) -> es.Pipeline:
     sentiment = es.Pipeline("sentiment")
     source = sentiment.source(es.FromList(recordings(folder), batch=batch), name="recordings")
-    said = source.map(transcribe, name="transcribe", shards=shards)
-    return said.map(score, name="score", shards=1).sink(es.JsonLines(parts))
+    transcripts = source.map(transcribe, name="transcribe", shards=shards)
+    return transcripts.map(score, name="score", shards=1).sink(es.JsonLines(parts))
 
 
 @es.annotated

@@ -81,11 +81,11 @@ def measure(
     master: str = "local[2,1000]",
 ) -> list[Delays]:
     """One run for each rate."""
-    found = []
+    measured = []
     for rate in rates:
         progress(f"{rate:,.0f} records/s")
-        found.append(_at(rate, seconds, master))
-    return found
+        measured.append(_at(rate, seconds, master))
+    return measured
 
 
 def measure_report(

@@ -132,9 +132,9 @@ def _lives(process: Any) -> bool:
 
 
 def _watched(pid: int, seconds: float) -> Idle:
-    found = _family(pid)
+    family = _family(pid)
     began_s = time.monotonic()
-    before = {process.pid: _cpu_s(process) for process in found}
+    before = {process.pid: _cpu_s(process) for process in family}
     time.sleep(seconds)
     passed_s = time.monotonic() - began_s
     processes = [
@@ -144,7 +144,7 @@ def _watched(pid: int, seconds: float) -> Idle:
             round((_cpu_s(process) - before[process.pid]) / passed_s, 5),
             round(process.memory_info().rss / 1e6, 1),
         )
-        for process in found
+        for process in family
         if _lives(process)
     ]
     java = sum(one.cpu_share for one in processes if one.name == "java")

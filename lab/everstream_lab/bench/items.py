@@ -46,7 +46,7 @@ class Watched(Sink):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.path.abspath(path)
 
-    def open(self, who: SinkShard) -> Writer:
+    def open(self, shard: SinkShard) -> Writer:
         return _WatchedWriter(self.path)
 
 

@@ -47,9 +47,9 @@ class Timed(Sink):
         self.delivery = sink.delivery
         self.max_shards = sink.max_shards
 
-    def open(self, who: SinkShard) -> Writer:
-        name = f"{who.operator}-{who.shard:04d}-{who.generation}{ENDING}"
-        writer = self.sink.open(who)
+    def open(self, shard: SinkShard) -> Writer:
+        name = f"{shard.operator}-{shard.shard:04d}-{shard.generation}{ENDING}"
+        writer = self.sink.open(shard)
         return _TimedWriter(writer, Path(self.folder) / name, self.due, self.keep)
 
     def check(self) -> None:

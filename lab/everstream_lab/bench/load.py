@@ -78,13 +78,13 @@ def measure(
     master: str = "local[2,1000]",
 ) -> list[Kept]:
     """Every pattern at every highest rate."""
-    found = []
+    measured = []
     for most in rates:
         for name in PATTERNS:
             load = Load(name, period=period_s, min=LOWEST * most, max=most)
             progress(f"{name} up to {most:,.0f} items/s")
-            found.append(_kept(load, most, period_s, periods, master))
-    return found
+            measured.append(_kept(load, most, period_s, periods, master))
+    return measured
 
 
 def _kept(load: Load, most: float, period_s: float, periods: int, master: str) -> Kept:
@@ -151,7 +151,7 @@ def _drop(batch: Batch) -> None:
 
 def compare_waiting(rate: float, progress: Progress, master: str = "local[2,1000]") -> list[HeldUp]:
     """The same stall, with and without catching up."""
-    found = []
+    compared = []
     for catch_up in (True, False):
         progress(f"held up for {HELD_UP_S:g} s, {'with' if catch_up else 'without'} catching up")
         pipeline = Pipeline("held-up")
@@ -163,7 +163,7 @@ def compare_waiting(rate: float, progress: Progress, master: str = "local[2,1000
         result: RunResult = run(pipeline, master=master, monitor="50ms")
         seen = result.monitored
         largest: Any = seen["latency_instant_ms"].max()
-        found.append(
+        compared.append(
             HeldUp(
                 catch_up,
                 HELD_UP_S,
@@ -172,7 +172,7 @@ def compare_waiting(rate: float, progress: Progress, master: str = "local[2,1000
                 result.forfeited,
             )
         )
-    return found
+    return compared
 
 
 def _stand_still_at(number: int) -> Callable[[Any], list[Any]]:

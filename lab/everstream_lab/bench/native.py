@@ -221,14 +221,14 @@ def _measure(query: Query, session: SparkSession, folder: Path) -> float:
     started = writer.option("checkpointLocation", str(folder / "checkpoint"))
     running = started.trigger(availableNow=True).outputMode("append").start()
     running.awaitTermination()
-    told: list[Any] = [one for one in running.recentProgress if one["numInputRows"]]
+    triggers: list[Any] = [one for one in running.recentProgress if one["numInputRows"]]
     seen = sum(one["observedMetrics"][_SEEN]["sum"] or 0 for one in running.recentProgress)
-    if len(told) != TRIGGERS or seen != query.expected():
+    if len(triggers) != TRIGGERS or seen != query.expected():
         raise RunFailed(
-            f"native {type(query).__name__}: the counts of {len(told)} triggers add up to {seen} "
+            f"native {type(query).__name__}: the counts of {len(triggers)} triggers add up to {seen} "
             f"where {query.expected()} was expected"
         )
-    counting = told[WARM_TRIGGERS:]
+    counting = triggers[WARM_TRIGGERS:]
     took_ms: float = sum(one["durationMs"]["triggerExecution"] for one in counting)
     rows: int = sum(one["numInputRows"] for one in counting)
     return 1000 * rows / took_ms

@@ -30,8 +30,8 @@ class Times(Sink):
     def __init__(self, folder: str) -> None:
         self.folder = folder
 
-    def open(self, who: SinkShard) -> Writer:
-        return _TimesWriter(f"{self.folder}/{who.shard}-{who.generation}")
+    def open(self, shard: SinkShard) -> Writer:
+        return _TimesWriter(f"{self.folder}/{shard.shard}-{shard.generation}")
 
 
 class _TimesWriter(Writer):

@@ -85,8 +85,8 @@ class Selection(Load):
 
     def check(self, result: RunResult) -> None:
         output = result.to_polars()
-        found = (output.height, output["price"].sum(), output["auction"].sum())
-        _compare(self.name, found, self._truth)
+        actual = (output.height, output["price"].sum(), output["auction"].sum())
+        _compare(self.name, actual, self._truth)
 
     @cached_property
     def _truth(self) -> tuple[int, ...]:
@@ -188,8 +188,8 @@ class WindowedCount(Load):
 
     def check(self, result: RunResult) -> None:
         columns = ["window_end", "auction", "count"]
-        found = result.to_polars().select(pl.col(columns).cast(pl.Int64)).sort(columns)
-        _compare(self.name, found, self._truth)
+        actual = result.to_polars().select(pl.col(columns).cast(pl.Int64)).sort(columns)
+        _compare(self.name, actual, self._truth)
 
     @cached_property
     def _truth(self) -> pl.DataFrame:
@@ -203,10 +203,10 @@ class WindowedCount(Load):
         return counted.select("window_end", "auction", "count").sort("window_end", "auction")
 
 
-def _compare(name: str, found: Any, expected: Any) -> None:
-    same = found.equals(expected) if isinstance(expected, pl.DataFrame) else found == expected
+def _compare(name: str, actual: Any, expected: Any) -> None:
+    same = actual.equals(expected) if isinstance(expected, pl.DataFrame) else actual == expected
     if not same:
-        raise RunFailed(f"{name}: the output is wrong: {found} where {expected} was expected")
+        raise RunFailed(f"{name}: the output is wrong: {actual} where {expected} was expected")
 
 
 @dataclass

@@ -220,11 +220,11 @@ def inputs(
         show_list("inputs", None, None)
         return
     for name in application:
-        found = application_at(_reference(name))
+        chosen = application_at(_reference(name))
         with console.status(f"{name}: making the input"):
-            folder = input_folder(found, size)
-            told = f" → {expected_checksum(found, folder)}" if expected else ""
-        console.print(f"{name}, {size}: {folder}{told}", soft_wrap=True)
+            folder = input_folder(chosen, size)
+            checksum = f" → {expected_checksum(chosen, folder)}" if expected else ""
+        console.print(f"{name}, {size}: {folder}{checksum}", soft_wrap=True)
 
 
 @apps.command()
@@ -302,13 +302,13 @@ def clean(
 
 def pairs(values: list[str] | None) -> dict[str, str]:
     """KEY=VALUE, as it was typed."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for value in values or ():
         key, equals, text = value.partition("=")
         if not equals or not key:
             raise UserError(f"'{value}': write KEY=VALUE, as in workers=1:4.")
-        found[key] = text
-    return found
+        settings[key] = text
+    return settings
 
 
 def _reference(application: str) -> str:

@@ -115,7 +115,7 @@ def execute(
     from everstream_lab.apps.cycle.execute import fresh_results
 
     chosen = _chosen(names, interface, size)
-    values = _said(
+    values = _given(
         workers=workers, batch=batch, interval=interval, frequency=frequency, pattern=pattern,
         catch_up=catch_up, in_memory=in_memory, repeats=repeats, latency=latency, monitor=monitor,
         checkpoint=checkpoint, every=every, kills=None if kill is None else ",".join(kill),
@@ -141,14 +141,14 @@ def check(
     """
     from everstream_lab.apps.cycle.execute import fresh_results
 
-    values = _said(workers=workers, repeats=1, latency=False, monitor="off", check=True)
+    values = _given(workers=workers, repeats=1, latency=False, monitor="off", check=True)
     chosen = [_with(one, values) for one in _chosen(names, interface, size)]
     failures: list[Failure] = []
     outcomes = _perform(chosen, fresh_results("check"), failures)
     table = Table("benchmark", "input", "items/s", "result", box=None)
     for one in outcomes:
-        said = "exact" if one.exact else "[red]differs[/red]"
-        table.add_row(one.planned.benchmark, one.planned.size, f"{one.items_per_s:,.1f}", said)
+        verdict = "exact" if one.exact else "[red]differs[/red]"
+        table.add_row(one.planned.benchmark, one.planned.size, f"{one.items_per_s:,.1f}", verdict)
     console.print(table)
     _tell_failures(failures)
     if failures or not all(one.exact for one in outcomes):
@@ -187,20 +187,20 @@ def compare(
     from everstream_lab.apps.cycle.results import names as side_names
     from everstream_lab.apps.cycle.results import sides, write_tables
 
-    values = _said(
+    values = _given(
         workers=workers, batch=batch, repeats=repeats, latency=latency, monitor=monitor,
         checkpoint=checkpoint, every=every, in_memory=in_memory,
     )  # fmt: skip
     chosen = [_with(one, values) for one in _chosen(names, interface, size)]
     folder = out or fresh_results("compared")
     outcomes = _perform(chosen, folder)
-    found = sides(outcomes, base)
+    compared = sides(outcomes, base)
     report("Everstream applications compared", outcomes, write_tables(outcomes, folder)).write(
         folder / "page.html"
     )
     heads = ("application", "interface", "items/s", "95 %", "ratio", "95 %", "result")
     table = Table(*heads, box=None)
-    for side, name in zip(found, side_names(found), strict=True):
+    for side, name in zip(compared, side_names(compared), strict=True):
         form = ",.0f" if side.throughput.mean >= 1000 else ".2f"
         table.add_row(
             Path(side.application).stem,
@@ -213,8 +213,8 @@ def compare(
         )
     console.print(table)
     console.print(f"tables and page in {folder}", highlight=False, soft_wrap=True)
-    _write(json_file, {"sides": [side.to_json() for side in found]})
-    if any(side.exact is False for side in found):
+    _write(json_file, {"sides": [side.to_json() for side in compared]})
+    if any(side.exact is False for side in compared):
         raise typer.Exit(1)
 
 
@@ -305,20 +305,20 @@ def _chosen(names: list[str] | None, interface: str | None, size: str | None) ->
         wanted = list(INTERFACES) if interface == "all" else interface.split(",")
         for one in wanted:
             check_interface(one)
-    found = []
+    benchmarks = []
     for name in names or NAMES:
         benchmark = find(name)
         if size is not None:
             benchmark = replace(benchmark, size=size)
         if wanted is None:
-            found.append(benchmark)
+            benchmarks.append(benchmark)
             continue
         stem = name.removesuffix(f"-{benchmark.interface}")
-        found += [replace(benchmark, name=f"{stem}-{one}", interface=one) for one in wanted]
-    return found
+        benchmarks += [replace(benchmark, name=f"{stem}-{one}", interface=one) for one in wanted]
+    return benchmarks
 
 
-def _said(**options: Any) -> dict[str, str]:
+def _given(**options: Any) -> dict[str, str]:
     """The options that were given, written as settings."""
     return {
         name: {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

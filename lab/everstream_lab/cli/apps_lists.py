@@ -58,11 +58,11 @@ def _inputs(only: str | None) -> None:
 
 def _benchmarks(application: str | None, interface: str | None, *, every: bool) -> None:
     table = Table("benchmark", "application", "interface", "input", "workers", box=None)
-    found = [*made(), *(ready_made() if every or application or interface else ())]
-    for one in found:
+    benchmarks = [*made(), *(ready_made() if every or application or interface else ())]
+    for one in benchmarks:
         if application in (None, one.application) and interface in (None, one.interface):
             row = (one.name, one.application, one.interface, one.size, one.settings.workers)
             table.add_row(*row)
     console.print(table)
-    if not every and not found:
+    if not every and not benchmarks:
         console.print("  none of your own; every application has one for every interface")

@@ -50,9 +50,9 @@ def productivity(
     from everstream_lab.apps.productivity.measure import counted
     from everstream_lab.apps.productivity.published import HOURS, LINES
 
-    found = [one for name in names or NAMES for one in counted(application_at(name))]
+    programs = [one for name in names or NAMES for one in counted(application_at(name))]
     if program is not None:
-        for one in found:
+        for one in programs:
             if one.interface == program:
                 console.rule(f"{one.application}, {one.interface}")
                 console.print(one.program, markup=False, highlight=False)
@@ -61,8 +61,8 @@ def productivity(
         "application", "interface", "lines", "shared", "hours", *more, "against", box=None
     )
     missed = []
-    for application in dict.fromkeys(one.application for one in found):
-        for one in (one for one in found if one.application == application):
+    for application in dict.fromkeys(one.application for one in programs):
+        for one in (one for one in programs if one.application == application):
             goal = goal_of(one.application, one.interface, one.measures.lines)
             if goal is not None and not goal[1]:
                 missed.append(f"{one.application}, {one.interface}")
@@ -90,7 +90,7 @@ def productivity(
                 "difficulty": one.measures.difficulty,
                 "effort": one.measures.effort,
             }
-            for one in found
+            for one in programs
         ]
         published = {"lines": LINES, "hours": HOURS}
         write_json(json_file, {"counted": body, "published": published})

@@ -36,7 +36,7 @@ from everstream.planning.model import (
     Failures,
     Model,
     RecoveryOrder,
-    Source,
+    SourceModel,
     exponential,
     line,
     normal,
@@ -142,7 +142,7 @@ def case_model(
         sources=tuple(
             # ARENA creates the first entity at 0. Coarse gaps are long, and the window would end
             # one gap early, so coarse sources start one after the other.
-            Source(OPERATORS[0], gap, entities, gap.first * (i + 1) / SOURCES * (coarse > 1))
+            SourceModel(OPERATORS[0], gap, entities, gap.first * (i + 1) / SOURCES * (coarse > 1))
             for i in range(SOURCES)
         ),
         window_tuples=max(1, tuples // coarse),
@@ -158,7 +158,7 @@ def busiest_model(rate_per_s: int, tuples: int) -> Model:
     """The longest waits the text could mean: one CPU per node, all sources always in step."""
     return Model(
         operators=line(OPERATORS, SERVICE, cpus=1),
-        sources=(Source(OPERATORS[0], GAP, SOURCES * rate_per_s // 1250),),
+        sources=(SourceModel(OPERATORS[0], GAP, SOURCES * rate_per_s // 1250),),
         window_tuples=tuples,
     )
 
@@ -186,7 +186,7 @@ class Claim:
     case: int
     what: str
     paper: float
-    ours: Callable[[Grid], float]
+    measure: Callable[[Grid], float]
     tolerance: float | None
     note: str = ""
 
@@ -234,11 +234,11 @@ class Compared:
     """A claim with our number beside it."""
 
     claim: Claim
-    ours: float
+    measured: float
 
     @property
     def difference(self) -> float:
-        return self.ours / self.claim.paper - 1
+        return self.measured / self.claim.paper - 1
 
     @property
     def within(self) -> bool | None:
@@ -249,7 +249,7 @@ class Compared:
 
 
 def compare(grid: Grid, tuples: int = WINDOW_TUPLES) -> list[Compared]:
-    return [Compared(claim, claim.ours(grid)) for claim in claims(tuples)]
+    return [Compared(claim, claim.measure(grid)) for claim in claims(tuples)]
 
 
 _DASH = 0.0

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import simpy
 
-from everstream.planning.model import EXIT, Distribution, Model, ModelError, Source
+from everstream.planning.model import EXIT, Distribution, Model, ModelError, SourceModel
 
 
 @dataclass
@@ -92,7 +92,7 @@ class _Simulation:
         self.outcome.window_s = self.env.now
         return self.outcome
 
-    def deliver(self, source: Source) -> Generator[Any, Any, None]:
+    def deliver(self, source: SourceModel) -> Generator[Any, Any, None]:
         gap = _sampler(source.gap, self.rng)
         yield self.env.timeout(source.first_s)
         while True:

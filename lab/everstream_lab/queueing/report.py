@@ -11,11 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from everstream.planning import analytic
 from everstream.planning.figures import COLOURS, behaviours, new_axes, save
 from everstream.planning.queueing import simulate
 from everstream.planning.units import show_count, show_duration
-from everstream_lab.queueing import grid, paper
+from everstream_lab.queueing import equations, grid, paper
 
 _MARKERS = {1: "o", 2: "s", 3: "^", 4: "D"}
 
@@ -87,13 +86,13 @@ def window_formula(case: paper.Case, tuples: int, rate_per_s: float, field: str)
     interval_s = case.interval_s or math.inf
     if field == "window_s":
         if not case.failing:
-            return analytic.run_time_without_failures_s(work_s, interval_s, case.commit_s)
-        return analytic.run_time_with_failures_s(
+            return equations.run_time_without_failures_s(work_s, interval_s, case.commit_s)
+        return equations.run_time_with_failures_s(
             work_s, interval_s, case.commit_s, case.recovery_s, case.mtbf_s
         )
     if not case.failing:
-        return analytic.loss_without_failures(rate_per_s, work_s, interval_s, case.commit_s)
-    return analytic.loss_with_failures(
+        return equations.loss_without_failures(rate_per_s, work_s, interval_s, case.commit_s)
+    return equations.loss_with_failures(
         rate_per_s, work_s, interval_s, case.commit_s, case.recovery_s, case.mtbf_s
     )
 
@@ -151,10 +150,10 @@ def _show_claims(rows: Sequence[grid.Row], tuples: int, console: Console) -> Non
             str(claim.case),
             claim.what + note,
             _short(claim.paper),
-            _short(compared.ours),
+            _short(compared.measured),
             f"{compared.difference:+.1%}",
             allowed,
-            _short(claim.ours(ten)),
+            _short(claim.measure(ten)),
         )
     console.print(table)
 
@@ -193,7 +192,7 @@ def _show_windows(rows: Sequence[grid.Row], tuples: int, console: Console) -> No
 
 
 def _show_waits(rows: Sequence[grid.Row], tuples: int, console: Console) -> None:
-    ours = grid.summarise(rows, "paper", tuples)
+    simulated = grid.summarise(rows, "paper", tuples)
     bound = {
         rate: simulate(paper.busiest_model(rate, 200_000)).mean_wait_s for rate in paper.RATES_PER_S
     }
@@ -209,9 +208,9 @@ def _show_waits(rows: Sequence[grid.Row], tuples: int, console: Console) -> None
             cells = []
             for i in range(len(paper.OPERATORS)):
                 printed = paper.paper_wait_s(case.number, rate, i)
-                found = ours[case.number, rate].mean_wait_s[i]
+                wait_s = simulated[case.number, rate].mean_wait_s[i]
                 text = "-" if printed is None else f"{printed * 1e6:.0f}"
-                cells.append(f"{text} / {found * 1e6:.1f} / {bound[rate][i] * 1e6:.0f}")
+                cells.append(f"{text} / {wait_s * 1e6:.1f} / {bound[rate][i] * 1e6:.0f}")
             table.add_row(str(rate), *cells)
         console.print(table)
 
@@ -313,7 +312,7 @@ def as_json(rows: Sequence[grid.Row], tuples: int) -> dict[str, Any]:
                 "case": compared.claim.case,
                 "quantity": compared.claim.what,
                 "paper": compared.claim.paper,
-                "ours": compared.ours,
+                "ours": compared.measured,
                 "difference": compared.difference,
                 "tolerance": compared.claim.tolerance,
                 "within": compared.within,

@@ -37,15 +37,15 @@ def plan() -> Plan:
 
 def of(orders: Iterable[Order], kind: type[T]) -> list[T]:
     """The orders, the commands sent, or the events told, of one kind."""
-    found: list[Any] = []
+    matches: list[Any] = []
     for order in orders:
         if isinstance(order, kind):
-            found.append(order)
+            matches.append(order)
         elif isinstance(order, SendTo) and isinstance(order.command, kind):
-            found.append(order.command)
+            matches.append(order.command)
         elif isinstance(order, Publish) and isinstance(order.event, kind):
-            found.append(order.event)
-    return found
+            matches.append(order.event)
+    return matches
 
 
 class Run:

@@ -17,10 +17,10 @@ from everstream.core.messages import (
     StartCheckpoint,
 )
 from everstream.core.orders import (
+    AssignWorker,
     EndRun,
     Outcome,
     Phase,
-    Place,
     Policy,
     WriteManifest,
 )
@@ -30,7 +30,7 @@ from .coordinating import DOUBLE, H0, H1, NUMBERS, P0, P1, Run, of
 
 def test_nothing_happens_before_every_worker_is_there() -> None:
     run = Run()
-    assert run.it.on_process_joined(P0, "a", 0.0) == [Place(P0, H0)]
+    assert run.it.on_process_joined(P0, "a", 0.0) == [AssignWorker(P0, H0)]
     assert run.it.phase is Phase.GATHERING
     orders = run.it.on_process_joined(P1, "b", 0.0)
     assert len(of(orders, Restore)) == 2 and run.it.phase is Phase.RESTORING

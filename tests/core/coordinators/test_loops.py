@@ -69,10 +69,10 @@ def test_a_shard_answers_and_ends_for_its_own_cycle_only() -> None:
     other = plan.cycles.index(plan.cycle_of(first))
     bench.runner.on_command(Probe(other, 1))
     bench.runner.on_command(EndLoop(other, G))
-    assert not bench.engine.told(Census) and not bench.runner.shard._loops_ended
+    assert not bench.engine.reported(Census) and not bench.runner.shard._loops_ended
     bench.runner.on_command(Probe(own, 1))
     bench.runner.on_command(EndLoop(own, G))
-    assert len(bench.engine.told(Census)) == 1 and bench.runner.shard._loops_ended
+    assert len(bench.engine.reported(Census)) == 1 and bench.runner.shard._loops_ended
 
 
 @pytest.mark.parametrize(

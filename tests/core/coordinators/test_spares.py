@@ -4,7 +4,7 @@ import pytest
 
 from everstream.core.ids import TaskNumber
 from everstream.core.messages import Recover, Restore, Resume
-from everstream.core.orders import Dismiss, Phase, Place, Policy, Publish, SendTo
+from everstream.core.orders import AssignWorker, Dismiss, Phase, Policy, Publish, SendTo
 from everstream.errors import EnvironmentFault
 from everstream.events import SpareLost, StartFailed
 from tests.core.coordinators.line_run import PLAN, PROCESSES
@@ -24,7 +24,7 @@ def with_spare(policy: Policy | None = None) -> Run:
 def test_a_spare_takes_the_place_of_a_lost_process_at_once() -> None:
     run = with_spare()
     orders = run.it.on_process_lost(P0, "killed", 1.0)
-    place = orders.index(Place(SPARE, H0))
+    place = orders.index(AssignWorker(SPARE, H0))
     told = [order.command for order in orders[place:] if isinstance(order, SendTo)]
     assert [type(command) for command in told] == [Restore], "what it is told comes after"
     resumed = of(run.restored(), Resume)
@@ -38,8 +38,8 @@ def test_whoever_was_replaced_stands_by_and_takes_the_next_place() -> None:
     run.it.on_process_lost(P0, "killed", 1.0)
     run.restored()
     assert run.it.on_process_joined(P0, "again", 2.0) == [], "nobody goes back for that"
-    assert of(run.it.on_process_lost(P1, "killed", 3.0), Place) == [
-        Place(P0, run.it.plan.worker_of[run.it.plan.workers[1][0]])
+    assert of(run.it.on_process_lost(P1, "killed", 3.0), AssignWorker) == [
+        AssignWorker(P0, run.it.plan.worker_of[run.it.plan.workers[1][0]])
     ]
 
 
@@ -70,7 +70,7 @@ def test_with_logs_the_spare_goes_back_with_those_who_must(lost: TaskNumber) -> 
     spare = TaskNumber(len(PROCESSES))
     run.it.on_process_joined(spare, "spare", 1.0)
     orders = run.it.on_process_lost(lost, "killed", 2.0)
-    (place,) = of(orders, Place)
+    (place,) = of(orders, AssignWorker)
     assert place.process == spare
     run.answer(orders)
     assert run.it.phase is Phase.RUNNING

@@ -9,25 +9,25 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from everstream.core.checkpointing.recovery_line import Link, Position, cycles
+from everstream.core.checkpointing.recovery_line import ChannelEnds, Position, cycles
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Generation, ShardId
-from everstream.core.protocols.base import Place
+from everstream.core.protocols.base import ShardPosition
 from everstream.core.protocols.induced import BCS, HMNR
-from everstream.core.protocols.uncoordinated import Uncoordinated
+from everstream.core.protocols.uncoordinated import UncoordinatedProtocol
 
-Make = Callable[[Place], Uncoordinated]
-
-
-def make_uncoordinated(place: Place) -> Uncoordinated:
-    return Uncoordinated(place, 1.0, 0.0)
+Make = Callable[[ShardPosition], UncoordinatedProtocol]
 
 
-def make_bcs(place: Place) -> BCS:
+def make_uncoordinated(place: ShardPosition) -> UncoordinatedProtocol:
+    return UncoordinatedProtocol(place, 1.0, 0.0)
+
+
+def make_bcs(place: ShardPosition) -> BCS:
     return BCS(place, 1.0, 0.0)
 
 
-def make_hmnr(place: Place) -> HMNR:
+def make_hmnr(place: ShardPosition) -> HMNR:
     return HMNR(place, 1.0, 0.0)
 
 
@@ -39,7 +39,7 @@ def frame(channel: ChannelId, sequence: int = 1, piggyback: bytes = b"") -> Fram
 class Member:
     """One shard of the harness: its protocol and how far it has come."""
 
-    protocol: Uncoordinated
+    protocol: UncoordinatedProtocol
     received: dict[str, int] = field(default_factory=dict)
     sent: dict[str, int] = field(default_factory=dict)
     checkpoints: list[Position] = field(default_factory=list)
@@ -55,12 +55,12 @@ class Net:
 
     def __init__(self, shards: Sequence[ShardId], channels: Sequence[ChannelId], make: Make):
         self.channels = channels
-        self.links = [Link(str(c), c.sender, c.receiver) for c in channels]
+        self.links = [ChannelEnds(str(c), c.sender, c.receiver) for c in channels]
         groups = cycles(self.links, shards)
         self.members = {
             shard: Member(
                 make(
-                    Place(
+                    ShardPosition(
                         shard,
                         tuple(c for c in channels if c.receiver == shard),
                         tuple(c for c in channels if c.sender == shard),
@@ -121,14 +121,14 @@ class Net:
             shard: [Position(), *member.checkpoints, member.position]
             for shard, member in self.members.items()
         }
-        found = []
+        useless = []
         for fixed, member in self.members.items():
             for index in range(1, len(member.checkpoints) + 1):
                 at = {shard: len(positions) - 1 for shard, positions in states.items()}
                 at[fixed] = index
                 if not self._others_agree(states, at, fixed):
-                    found.append((fixed, index))
-        return found
+                    useless.append((fixed, index))
+        return useless
 
     def _others_agree(
         self, states: dict[ShardId, list[Position]], at: dict[ShardId, int], fixed: ShardId

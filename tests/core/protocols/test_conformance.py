@@ -14,15 +14,15 @@ from everstream.core.messages import StartCheckpoint
 from everstream.core.protocols.base import (
     Ask,
     CloseCheckpoint,
-    Place,
+    FrameAction,
     SendMarkers,
+    ShardPosition,
     ShardProtocol,
     StopProducing,
     TakeCheckpoint,
-    Verdict,
 )
 from everstream.core.protocols.induced import BCS, HMNR
-from everstream.core.protocols.uncoordinated import Uncoordinated
+from everstream.core.protocols.uncoordinated import UncoordinatedProtocol
 from everstream.core.scheme import ALIGNED, AT_LEAST_ONCE, UNALIGNED, Scheme, scheme_of
 from everstream.pipeline import checkpointing
 
@@ -31,8 +31,8 @@ from .harness import frame, make_hmnr, random_net
 ME, PEER, FEED, OUT = (ShardId(name, 0) for name in ("me", "peer", "feed", "out"))
 LEFT, RIGHT = ChannelId(0, FEED, ME), ChannelId(1, PEER, ME)
 ONWARD, ROUND = ChannelId(2, ME, OUT), ChannelId(3, ME, PEER)
-PLACE = Place(ME, (LEFT, RIGHT), (ONWARD, ROUND), (ME, PEER))
-SOURCE = Place(FEED, (), (LEFT,))
+PLACE = ShardPosition(ME, (LEFT, RIGHT), (ONWARD, ROUND), (ME, PEER))
+SOURCE = ShardPosition(FEED, (), (LEFT,))
 
 COORDINATED = [ALIGNED, AT_LEAST_ONCE, UNALIGNED]
 LOGGED = [
@@ -59,9 +59,9 @@ def meet(protocol: ShardProtocol, arrived: Frame) -> list[Ask]:
     if arrived.kind is FrameKind.MARKER and protocol.consumes_markers_on_arrival:
         return asks
     match protocol.admit(arrived):
-        case Verdict.CONSUME:
+        case FrameAction.CONSUME:
             return [*asks, *protocol.on_consumed(arrived)]
-        case Verdict.DELIVER:
+        case FrameAction.DELIVER:
             asks += protocol.checkpoint_first(arrived)
             protocol.on_delivered(arrived)
             if arrived.kind is FrameKind.END:
@@ -75,8 +75,8 @@ def taken(asks: Sequence[Ask]) -> list[int]:
 
 def ride(scheme: Scheme, clock: int) -> bytes:
     """What a peer's frame carries whose clock shows so much."""
-    peer = scheme.protocol(Place(PEER, (ROUND,), (RIGHT,), (ME, PEER)))
-    if isinstance(peer, Uncoordinated):
+    peer = scheme.protocol(ShardPosition(PEER, (ROUND,), (RIGHT,), (ME, PEER)))
+    if isinstance(peer, UncoordinatedProtocol):
         for _ in range(clock):
             peer.take()
     return peer.piggyback(RIGHT)
@@ -89,7 +89,7 @@ def at_checkpoint(scheme: Scheme, number: int) -> ShardProtocol:
         meet(protocol, frame(LEFT))
         protocol.piggyback(ROUND)
         meet(protocol, frame(RIGHT, 1, ride(scheme, epoch)))
-        if isinstance(protocol, Uncoordinated):
+        if isinstance(protocol, UncoordinatedProtocol):
             protocol.take()
         else:
             meet(protocol, marker(LEFT, epoch))
@@ -232,9 +232,9 @@ def test_only_aligned_checkpoints_hold_an_input() -> None:
     for scheme in [*COORDINATED, *LOGGED]:
         protocol = scheme.protocol(PLACE)
         meet(protocol, marker(LEFT, 1))
-        held = protocol.admit(frame(LEFT)) is Verdict.HOLD
+        held = protocol.admit(frame(LEFT)) is FrameAction.HOLD
         assert held == (scheme is ALIGNED), scheme.name
-        assert protocol.admit(frame(RIGHT)) is Verdict.DELIVER
+        assert protocol.admit(frame(RIGHT)) is FrameAction.DELIVER
 
 
 def test_unaligned_snapshots_at_the_first_marker_and_records_the_other_inputs_until_theirs() -> (
@@ -284,7 +284,7 @@ def test_the_timer_counts_from_the_last_checkpoint_whatever_its_cause(scheme: Sc
 def test_jitter_differs_between_shards_and_stays_within_its_share(scheme: Scheme) -> None:
     waits = []
     for number in range(20):
-        protocol: Any = scheme.protocol(Place(ShardId("s", number), (), ()))
+        protocol: Any = scheme.protocol(ShardPosition(ShardId("s", number), (), ()))
         waits.append(protocol._wait_s())
     assert all(0.8 <= wait_s <= 1.2 for wait_s in waits)
     assert len(set(waits)) > 10

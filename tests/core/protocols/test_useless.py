@@ -9,7 +9,7 @@ import pytest
 from everstream.core.frames import Frame
 from everstream.core.protocols.base import Ask
 from everstream.core.protocols.induced import BCS, HMNR
-from everstream.core.protocols.uncoordinated import Uncoordinated
+from everstream.core.protocols.uncoordinated import UncoordinatedProtocol
 
 from .harness import Make, Net, make_bcs, make_hmnr, make_uncoordinated, random_net
 
@@ -126,11 +126,11 @@ def test_no_checkpoint_is_useless_though_shards_are_restored_from_them(make: Mak
 
 @pytest.mark.parametrize(("make", "kind"), [(make_hmnr, HMNR), (make_bcs, BCS)])
 def test_vectors_that_are_not_restored_leave_useless_checkpoints(
-    make: Make, kind: type[Uncoordinated], monkeypatch: Patch
+    make: Make, kind: type[UncoordinatedProtocol], monkeypatch: Patch
 ) -> None:
     restore = kind.restore
 
-    def forgetful(self: Uncoordinated, variables: dict[str, Any], ended: Any) -> None:
+    def forgetful(self: UncoordinatedProtocol, variables: dict[str, Any], ended: Any) -> None:
         restore(self, {"number": variables.get("number", 0)}, ended)
 
     monkeypatch.setattr(kind, "restore", forgetful)

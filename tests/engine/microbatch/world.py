@@ -16,7 +16,7 @@ from everstream.core.orders import Outcome, Policy
 from everstream.core.plan import make_plan
 from everstream.engine.microbatch.cache import Cache
 from everstream.engine.microbatch.epochs import Epochs, JobLost, Jobs, Watcher
-from everstream.engine.microbatch.layout import Layout, Place
+from everstream.engine.microbatch.layout import Layout, TaskPlacement
 from everstream.engine.microbatch.orders import Order, ShardReport
 from everstream.engine.microbatch.rows import Row, report_in
 from everstream.engine.microbatch.sizing import Sizing
@@ -89,7 +89,7 @@ class LocalJobs:
             width = len(layout.levels[level + 1]) if level + 1 < len(layout.levels) else 1
             after: list[list[Row]] = [[] for _ in range(width)]
             for index in range(len(shards)):
-                for row in self._task(order, Place(level, index), rows[index], width):
+                for row in self._task(order, TaskPlacement(level, index), rows[index], width):
                     after[row.partition].append(row)
             rows = after
             if self._happens(self.rates.lost_job):
@@ -101,7 +101,7 @@ class LocalJobs:
     def _happens(self, rate: float) -> bool:
         return self.chance.random() < rate
 
-    def _task(self, order: Order, place: Place, rows: list[Row], width: int) -> list[Row]:
+    def _task(self, order: Order, place: TaskPlacement, rows: list[Row], width: int) -> list[Row]:
         attempt = 0
         while self._happens(self.rates.lost_attempt):
             self._lose(order, place, rows, attempt)
@@ -125,7 +125,7 @@ class LocalJobs:
         return out
 
     def _attempt(
-        self, order: Order, place: Place, rows: list[Row], attempt: int, other: bool = False
+        self, order: Order, place: TaskPlacement, rows: list[Row], attempt: int, other: bool = False
     ) -> list[Row]:
         """other: it may read less or more than the first, as a source that looks at the time."""
         if other and self.chance.random() < 0.5:
@@ -133,7 +133,7 @@ class LocalJobs:
         worker = self._worker()
         return [*self._rows(worker, order, place, rows, attempt)]
 
-    def _lose(self, order: Order, place: Place, rows: list[Row], attempt: int) -> None:
+    def _lose(self, order: Order, place: TaskPlacement, rows: list[Row], attempt: int) -> None:
         """It dies at a named point, or after it has handed over some rows."""
         worker = self._worker()
         worker.dies_at = self.chance.choice([None, *Point])
@@ -149,7 +149,7 @@ class LocalJobs:
             self.workers.append(Worker())
 
     def _rows(
-        self, worker: Worker, order: Order, place: Place, rows: list[Row], attempt: int
+        self, worker: Worker, order: Order, place: TaskPlacement, rows: list[Row], attempt: int
     ) -> Iterator[Row]:
         mixed = [*rows]
         self.chance.shuffle(mixed)
@@ -245,7 +245,7 @@ class LocalWorld(Watcher):
         self.disk.odd.clear()
         self.store = CheckpointStore(self.disk)
         lease = self.store.acquire_lease(f"driver {self.drivers}")
-        found = [EpochManifest.from_json(manifest.body) for manifest in self.store.manifests()]
+        manifests = [EpochManifest.from_json(manifest.body) for manifest in self.store.manifests()]
         self.epochs = Epochs(
             layout=self.layout,
             store=self.store,
@@ -253,7 +253,7 @@ class LocalWorld(Watcher):
             store_url="simulated://",
             run=f"driver {self.drivers}",
             jobs=self.jobs(),
-            manifests=found,
+            manifests=manifests,
             sizing=Sizing(None, self.budget),
             policy=Policy(max_restarts=self.max_restarts),
             watcher=self,

@@ -12,7 +12,7 @@ from everstream.engine.availability.heartbeat import HeartbeatThread
 from everstream.engine.availability.standby import StandingBy
 from everstream.errors import LeaseLost, StoreError
 from everstream.events import StoreTaken
-from everstream.state.heartbeat import WAITING, Heartbeat, Life, read_heartbeat
+from everstream.state.heartbeat import WAITING, DriverStatus, Heartbeat, read_heartbeat
 from everstream.state.store import CheckpointStore, Lease
 from tests.engine.tasks.running import Notes
 
@@ -133,7 +133,7 @@ def test_a_driver_that_wakes_up_learns_that_it_was_replaced_and_says_nothing_mor
     assert "'second' has taken over with lease 2" in str(first.heartbeat.replaced())
     first.end(Outcome.STOPPED)
     heartbeat = read_heartbeat(second.store.blobs)
-    assert heartbeat is not None and (heartbeat.lease, heartbeat.life) == (2, Life.RUNNING)
+    assert heartbeat is not None and (heartbeat.lease, heartbeat.life) == (2, DriverStatus.RUNNING)
     second.end(Outcome.FINISHED)
 
 
@@ -149,7 +149,7 @@ def test_nobody_beats_where_nobody_listens(tmp_path: Path) -> None:
     alone = Runs(tmp_path, "alone")
     alone.end(Outcome.FINISHED)
     heartbeat = read_heartbeat(alone.store.blobs)
-    assert heartbeat is not None and (heartbeat.beat, heartbeat.life) == (1, Life.FINISHED)
+    assert heartbeat is not None and (heartbeat.beat, heartbeat.life) == (1, DriverStatus.FINISHED)
 
 
 def test_a_store_that_hangs_does_not_keep_a_run_from_ending(

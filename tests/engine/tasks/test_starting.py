@@ -11,7 +11,7 @@ import pytest
 
 import everstream as es
 from everstream.core.plan import make_plan, rescaled
-from everstream.engine.availability.start_retry import LONGEST_PAUSE_S, Starting
+from everstream.engine.availability.start_retry import LONGEST_PAUSE_S, StartRetry
 from everstream.engine.reporting.listener import Listener
 from everstream.errors import ConnectionLost, ConnectorError
 from everstream.events import StartDelayed, StartReached
@@ -43,7 +43,7 @@ def test_it_is_tried_again_with_growing_pauses_and_said_once() -> None:
             raise ConnectionLost("the database is away.")
         return "done"
 
-    starting = Starting(60.0, notes, clock.now_s, clock.sleep)
+    starting = StartRetry(60.0, notes, clock.now_s, clock.sleep)
     assert starting.reach(work) == "done"
     assert clock.pauses == sorted(clock.pauses) and clock.pauses[-1] == LONGEST_PAUSE_S
     assert notes.events == [
@@ -59,7 +59,7 @@ def test_the_deadline_is_named_when_it_has_passed() -> None:
         raise ConnectionLost("the database is away.")
 
     with pytest.raises(ConnectionLost, match=r"away\.\n.*start_timeout .* is 60 s") as caught:
-        Starting(60.0, Notes(), clock.now_s, clock.sleep).reach(work)
+        StartRetry(60.0, Notes(), clock.now_s, clock.sleep).reach(work)
     assert 50 < clock.at_s - 100 <= 60, caught.value
 
 
@@ -68,7 +68,7 @@ def test_what_will_not_pass_is_raised_at_once() -> None:
         raise ConnectorError("wrong password")
 
     with pytest.raises(ConnectorError, match="wrong password"):
-        Starting(60.0, Notes(), sleep=lambda time_s: pytest.fail("it waited")).reach(work)
+        StartRetry(60.0, Notes(), sleep=lambda time_s: pytest.fail("it waited")).reach(work)
 
 
 @pytest.fixture

@@ -43,8 +43,8 @@ class Written:
 
     def prepare(self, shard: int, checkpoint: int, records: Sequence[Any]) -> None:
         """A part that waits for its commit."""
-        who = SinkShard(PIPELINE, SINK, shard, self.shards, 1, self.url)
-        writer = Collect().open(who)
+        sink_shard = SinkShard(PIPELINE, SINK, shard, self.shards, 1, self.url)
+        writer = Collect().open(sink_shard)
         writer.write(list(records))
         transaction = writer.prepare(checkpoint)
         assert transaction is not None
@@ -57,9 +57,9 @@ class Written:
         """A manifest of all shards; `numbers`: their own checkpoints, where they are not the epoch's."""
         records = {}
         for shard, transactions in self.waiting.items():
-            who = ShardId(SINK, shard)
-            records[who] = CheckpointRecord(
-                who,
+            shard_id = ShardId(SINK, shard)
+            records[shard_id] = CheckpointRecord(
+                shard_id,
                 CheckpointNumber(number if numbers is None else numbers[shard]),
                 (SINK,),
                 uncommitted={SINK: tuple(t.checkpoint for t in transactions)},

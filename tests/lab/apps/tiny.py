@@ -17,8 +17,8 @@ def make_input(size: int, folder: Path, tell: Tell) -> None:
 
 
 def items(folder: Path) -> list[int]:
-    found: list[int] = json.loads((folder / "numbers.json").read_text())
-    return found
+    numbers: list[int] = json.loads((folder / "numbers.json").read_text())
+    return numbers
 
 
 def square(number: int) -> int:

@@ -29,20 +29,22 @@ from everstream_lab.bench.recovery.recovery_time import recovery
 from tests.lab.bench.arrivals import steady, with_outage
 
 
-def records_in(who: SinkShard) -> list[Any]:
-    folder = Path(who.store).parent / "out"
-    parts = folder.glob(f"part-{owner_of(who.pipeline, who.operator)}-????-????????-g*.jsonl")
+def records_in(sink_shard: SinkShard) -> list[Any]:
+    folder = Path(sink_shard.store).parent / "out"
+    parts = folder.glob(
+        f"part-{owner_of(sink_shard.pipeline, sink_shard.operator)}-????-????????-g*.jsonl"
+    )
     return [json.loads(line) for part in parts for line in part.read_text().splitlines()]
 
 
-def who(folder: Path, shard: int = 0, generation: int = 1) -> SinkShard:
+def sink_shard(folder: Path, shard: int = 0, generation: int = 1) -> SinkShard:
     return SinkShard("timed", "out", shard, 2, generation, str(folder / "store"))
 
 
 def test_a_timed_sink_is_still_the_sink_it_wraps() -> None:
     check_sink(
         lambda place: Timed(JsonLines(f"{place}/out"), f"{place}/times", due="n", keep=True),
-        lambda _, who: records_in(who),
+        lambda _, sink_shard: records_in(sink_shard),
     )
 
 
@@ -52,7 +54,7 @@ def test_arrivals_of_all_shards_and_generations_are_read_back_even_if_torn(tmp_p
     assert sink.delivery is Delivery.EXACTLY_ONCE
     began_s = time.time()
     for shard, generation, rows in ((0, 1, 5), (1, 1, 100), (1, 2, 3)):
-        writer = sink.open(who(tmp_path, shard, generation))
+        writer = sink.open(sink_shard(tmp_path, shard, generation))
         writer.recover((), permit(0))
         due_us = np.full(rows, round((began_s - 2.0) * 1e6))
         writer.write(pl.DataFrame({"n": range(rows), "due_us": due_us}))
@@ -72,7 +74,7 @@ def test_the_due_column_is_dropped_before_the_sink_and_missed_if_it_is_not_there
 ) -> None:
     sink = Timed(Collect(), tmp_path / "times")
     sink.check()
-    writer = sink.open(who(tmp_path))
+    writer = sink.open(sink_shard(tmp_path))
     writer.recover((), permit(0))
     writer.write(pl.DataFrame({"n": [1], "due_us": [5]}))
     with pytest.raises(UserError, match="due_us"):

@@ -26,7 +26,7 @@ NUMBERS, FOLD = ShardId("numbers", 0), ShardId("fold", 0)
 
 
 def about(run: str = "a" * 32, **changed: object) -> About:
-    said: dict[str, object] = {
+    fields: dict[str, object] = {
         "run": run,
         "store": "s3://user:secret@bucket/folder?key=secret",
         "engine": "tasks",
@@ -36,7 +36,7 @@ def about(run: str = "a" * 32, **changed: object) -> About:
         "spark_ui": None,
         "configuration": {"workers": "2"},
     }
-    return About(**{**said, **changed})  # type: ignore[arg-type]
+    return About(**{**fields, **changed})  # type: ignore[arg-type]
 
 
 def plan(shards: int) -> Plan:

@@ -34,21 +34,21 @@ def kind(event: RunEvent) -> str:
 
 
 def kinds(folder: Path) -> list[str]:
-    return list(map(kind, StoredHistory(FsspecBlobs(str(folder))).news()))
+    return list(map(kind, StoredHistory(FsspecBlobs(str(folder))).new_events()))
 
 
 def test_what_was_written_is_read_back_and_then_only_what_is_new(tmp_path: Path) -> None:
     writing = writer(tmp_path)
     reading = StoredHistory(FsspecBlobs(str(tmp_path)))
-    assert not list(reading.news())
+    assert not list(reading.new_events())
     writing.take(Note("input", "before the run is known", at=START))
     writing.take(run())
     writing.flush()
-    assert list(map(kind, reading.news())) == ["note", "run"]
+    assert list(map(kind, reading.new_events())) == ["note", "run"]
     writing.take(checkpoint(1, 1))
     writing.flush()
-    assert list(reading.news()) == [checkpoint(1, 1)]
-    assert not list(reading.news())
+    assert list(reading.new_events()) == [checkpoint(1, 1)]
+    assert not list(reading.new_events())
 
 
 def test_runs_of_one_store_follow_each_other(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_history_is_bounded_and_each_part_of_it_stands_alone(
     assert 3 <= len(names) <= 6
     assert sum(len(blobs.read(name)) for name in names) < 6 * 1500
     run_view = RunView()
-    for event in StoredHistory(blobs).news():
+    for event in StoredHistory(blobs).new_events():
         run_view.take(event)
     view = run_view.view(START)
     assert view["pipeline"] == "told", "the event of the run is in every part"
@@ -106,7 +106,7 @@ def test_a_part_after_a_change_of_shards_begins_with_the_new_plan(tmp_path: Path
     blobs = FsspecBlobs(str(tmp_path))
     for earlier in blobs.list(FOLDER)[:-1]:
         blobs.delete(earlier)
-    first, after = StoredHistory(blobs).news()
+    first, after = StoredHistory(blobs).new_events()
     assert isinstance(first, RunStarted) and after == checkpoint(2, 1)
     assert first == run(shards=3)
 
@@ -137,10 +137,10 @@ def test_a_damaged_part_is_left_out_and_said(tmp_path: Path, damage: bytes) -> N
     blobs.write(blob_name(START, "a" * 8, 0), damage)
     blobs.write(blob_name(START, "a" * 8, 1), encoded([run()]))
     reading = StoredHistory(blobs)
-    note, after = reading.news()
+    note, after = reading.new_events()
     assert isinstance(note, Note) and isinstance(after, RunStarted)
     assert (note.topic, note.warning) == ("history", True) and "a" * 8 in note.text
-    assert not list(reading.news()), "said once"
+    assert not list(reading.new_events()), "said once"
 
 
 def test_samples_are_kept_seconds_apart_and_what_matters_always(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_of_a_checkpoint_of_many_shards_the_slowest_are_kept(tmp_path: Path) -> 
     writing.take(run())
     writing.take(checkpoint(1, 1, shards=200))
     writing.flush()
-    _, kept = StoredHistory(FsspecBlobs(str(tmp_path))).news()
+    _, kept = StoredHistory(FsspecBlobs(str(tmp_path))).new_events()
     assert isinstance(kept, EpochStable) and len(kept.shards) == stored.SHARDS_KEPT
     assert kept.slowest in [shard.shard for shard in kept.shards]
 

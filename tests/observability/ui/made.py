@@ -25,7 +25,7 @@ class MadeLive(Live):
         self._view, self._number = view, self._number + 1
 
     @property
-    def news(self) -> tuple[int, int]:
+    def event_counts(self) -> tuple[int, int]:
         return self._number, self._number
 
 

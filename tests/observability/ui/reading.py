@@ -66,14 +66,14 @@ class Page:
 
         self.wait(clicked)
 
-    def press(self, words: str) -> None:
+    def press(self, label: str) -> None:
         """The button with these words on it."""
 
         def pressed() -> bool:
-            found = next((button for button in self.all("button") if button.text == words), None)
-            if found is not None:
-                found.click()
-            return found is not None
+            match = next((button for button in self.all("button") if button.text == label), None)
+            if match is not None:
+                match.click()
+            return match is not None
 
         self.wait(pressed)
 

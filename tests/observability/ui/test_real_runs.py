@@ -150,7 +150,7 @@ def test_a_run_is_steered_while_it_goes_on_and_that_is_seen(told: Told) -> None:
 
 def test_the_store_tells_the_same_story_afterwards(told: Told) -> None:
     run_view = RunView()
-    for event in StoredHistory(FsspecBlobs(str(told.store))).news():
+    for event in StoredHistory(FsspecBlobs(str(told.store))).new_events():
         run_view.take(event)
     seen, later = told.views["ended"], run_view.view(seen_at(told))
     for name in (
@@ -175,7 +175,7 @@ def seen_at(told: Told) -> float:
 
 def client(told: Told) -> TestClient:
     live = Live()
-    live.take_all(StoredHistory(FsspecBlobs(str(told.store))).news())
+    live.take_all(StoredHistory(FsspecBlobs(str(told.store))).new_events())
     app = make_app(Shown(live, store=str(told.store)), Guard(TOKEN))
     return TestClient(app, base_url="http://127.0.0.1", headers=KNOWS)
 
@@ -234,6 +234,6 @@ def test_no_secret_is_in_a_view_a_history_or_the_metrics(tmp_path: Path) -> None
     texts = [json.dumps(view), seen.get("/metrics").text]
     from everstream.state.signing import StoreKey, blobs_at
 
-    history = list(StoredHistory(blobs_at(str(store), StoreKey.given(key))).news())
+    history = list(StoredHistory(blobs_at(str(store), StoreKey.given(key))).new_events())
     assert isinstance(history[-1], es.events.RunEnded)
     assert all(SECRET not in text for text in [*texts, *map(str, history)])

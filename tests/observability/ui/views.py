@@ -257,7 +257,7 @@ def idle() -> View:
     return made
 
 
-def _words(per_s: float, draw: random.Random) -> tuple[list[View], list[View]]:
+def _word_count(per_s: float, draw: random.Random) -> tuple[list[View], list[View]]:
     busy = {"busy": 0.97, "waiting": 0.03, "blocked": 0.0, "busiest": 0.99}
     held = {"busy": 0.22, "waiting": 0.05, "blocked": 0.73, "busiest": 0.99}
     operators = [
@@ -290,7 +290,7 @@ LATENCY = {
 def busy() -> View:
     """A slow operator, and its source back-pressured by it."""
     draw = random.Random(2)
-    operators, edges = _words(82_310.4, draw)
+    operators, edges = _word_count(82_310.4, draw)
     made = view("word-count", operators, edges, draw, latency=LATENCY, actions=True)
     made["checkpoints"] = checkpoints(made["shards"], draw, 20, "count:2")
     curve = [[s, round(0.05 / s + 0.004 * s, 5)] for s in (0.5, 1, 1.5, 2, 3, 4, 6, 8, 12, 20, 30)]
@@ -305,7 +305,7 @@ def busy() -> View:
 def failing() -> View:
     """Two failures are over and a third is just being recovered from."""
     draw = random.Random(3)
-    operators, edges = _words(61_000.0, draw)
+    operators, edges = _word_count(61_000.0, draw)
     made = view("word-count", operators, edges, draw, latency=LATENCY, phase="restoring", epoch=58)
     made["series"] = series(61_000.0, draw, dips=(0.3, 0.985))
     rows = checkpoints(made["shards"], draw, 18, "count:0")

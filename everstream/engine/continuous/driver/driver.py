@@ -34,13 +34,13 @@ from everstream.core.messages import (
     StartCheckpoint,
 )
 from everstream.core.orders import (
+    AssignWorker,
     Discard,
     Dismiss,
     EndRun,
     Order,
     Outcome,
     Phase,
-    Place,
     Publish,
     Quiesced,
     Refused,
@@ -448,7 +448,7 @@ class Driver:
             return
         self._obey(self.coordinator.on_process_joined(hello.number, hello.address, now_s))
 
-    def _place(self, order: Place) -> None:
+    def _place(self, order: AssignWorker) -> None:
         attempt = self.attempts.place(order.process, order.worker)
         identity, hello = attempt.identity, attempt.hello
         machine = hello.machine.partition("/")[0]
@@ -503,7 +503,7 @@ class Driver:
                         self.injector.reached(Point.BEFORE_SNAPSHOT)
                     if (attempt := self.attempts.of(worker)) is not None:
                         self.control_channel.tell(attempt.identity, command)
-                case Place():
+                case AssignWorker():
                     self._place(order)
                 case Dismiss(process=number):
                     if (attempt := self.attempts.process(number)) is not None:

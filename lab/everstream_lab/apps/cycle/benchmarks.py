@@ -206,7 +206,7 @@ def with_kills(
     applications: Sequence[str], size: str, interface: str = "everstream", every: str = "1s"
 ) -> list[Benchmark]:
     """One benchmark for each, whose first stage is killed once it has begun; inputs are made."""
-    found = []
+    benchmarks = []
     for name in applications:
         application = application_at(name)
         folder = input_folder(application, size)
@@ -216,5 +216,5 @@ def with_kills(
         first = graph.of_kind(Kind.OPERATOR)[0].name
         kill = f"{first}@{max(1, items // PART_OF_ITEMS)}"
         settings = Settings(kills=(kill,), every=every)
-        found.append(Benchmark(f"{name}-{interface}", name, interface, size, settings))
-    return found
+        benchmarks.append(Benchmark(f"{name}-{interface}", name, interface, size, settings))
+    return benchmarks

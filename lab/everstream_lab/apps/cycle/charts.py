@@ -96,37 +96,37 @@ class Chart:
         return len(self.series) if len(self.series) > 1 else 0
 
     def _marks(self, frame: "_Frame") -> list[str]:
-        found = []
+        marks = []
         for at, word in self.marks:
             if frame.low_x <= at <= frame.high_x:
                 x = frame.x(at)
-                found.append(
+                marks.append(
                     f'<line class="mark" x1="{x}" y1="{TOP + 6}" x2="{x}" y2="{HEIGHT - BOTTOM}"/>'
                     f'<text x="{x + 4}" y="{TOP + 14}">{escape(word)}</text>'
                 )
-        return found
+        return marks
 
     def _grid(self, frame: "_Frame", up: list[float], across: list[float]) -> list[str]:
         bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
-        found = []
+        lines = []
         for value in up:
             y = frame.y(value)
-            found.append(f'<line class="grid" x1="{LEFT}" y1="{y}" x2="{right}" y2="{y}"/>')
-            found.append(
+            lines.append(f'<line class="grid" x1="{LEFT}" y1="{y}" x2="{right}" y2="{y}"/>')
+            lines.append(
                 f'<text x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{short(value)}</text>'
             )
         for value in across:
             if frame.low_x <= value <= frame.high_x:
                 x = frame.x(value)
-                found.append(
+                lines.append(
                     f'<line class="axis" x1="{x}" y1="{bottom}" x2="{x}" y2="{bottom + 4}"/>'
                 )
-                found.append(
+                lines.append(
                     f'<text x="{x}" y="{bottom + 17}" text-anchor="middle">{short(value)}</text>'
                 )
         middle = (TOP + bottom) / 2
         return [
-            *found,
+            *lines,
             f'<line class="axis" x1="{LEFT}" y1="{bottom}" x2="{right}" y2="{bottom}"/>',
             f'<text x="{(LEFT + right) / 2}" y="{HEIGHT - 8}" text-anchor="middle">'
             f"{escape(self.across)}</text>",
@@ -154,29 +154,29 @@ def _curve(one: Series, number: int, frame: _Frame) -> list[str]:
     drawn = [(place, x, y) for place, (x, y) in enumerate(one.points) if _drawn(x, y)]
     drawn = drawn[:: max(1, len(drawn) // MOST_POINTS)]
     pieces = unbroken([(x, y) for _, x, y in drawn])
-    found = [
+    shapes = [
         f'<polyline class="curve" stroke="{colour}" stroke-dasharray="{_dash(number)}" '
         f'opacity="{0.55 if one.faint else 1}" points="{_path(piece, frame)}"/>'
         for piece in pieces
     ]
-    found += [
+    shapes += [
         f'<polyline class="curve gap" stroke="{colour}" points="{path}"/>'
         for before, after in pairwise(pieces)
         for path in [_path([before[-1], after[0]], frame)]
     ]
     if len(drawn) <= 40:
         for place, x, y in drawn:
-            found.append(f'<circle cx="{frame.x(x)}" cy="{frame.y(y)}" r="2.6" fill="{colour}"/>')
+            shapes.append(f'<circle cx="{frame.x(x)}" cy="{frame.y(y)}" r="2.6" fill="{colour}"/>')
             if one.deviations and one.deviations[place] > 0:
                 ends = (
                     frame.y(max(y - one.deviations[place], 0.0)),
                     frame.y(y + one.deviations[place]),
                 )
-                found.append(
+                shapes.append(
                     f'<line stroke="{colour}" x1="{frame.x(x)}" x2="{frame.x(x)}" '
                     f'y1="{ends[0]}" y2="{ends[1]}"/>'
                 )
-    return found
+    return shapes
 
 
 def _path(points: Sequence[tuple[float, float]], frame: _Frame) -> str:
@@ -262,7 +262,7 @@ def over_time(
     marks: Sequence[tuple[float, str]] = (),
 ) -> list[Chart]:
     """What the monitor saw from moment to moment, one curve per run."""
-    found = []
+    charts = []
     span = _span(monitor, names)
     for column, what, unit in OVER_TIME:
         chart = Chart(f"{title}{what} over time", "seconds", unit, span=span, marks=marks)
@@ -274,8 +274,8 @@ def over_time(
                 target = _points(monitor, run, "target_frequency", 1.0)
                 if target:
                     chart.series.append(Series(f"{name}: target", target, faint=True))
-        found.append(chart)
-    return found
+        charts.append(chart)
+    return charts
 
 
 def batch_over_time(monitor: pl.DataFrame, names: dict[int, str], title: str = "") -> Chart:
@@ -303,7 +303,7 @@ def by_setting(
     table: pl.DataFrame, across: str, apart: Sequence[str], title: str = ""
 ) -> list[Chart]:
     """Throughput and latency by workers or by batch, one curve per value of the other columns."""
-    found = []
+    charts = []
     for column, what, unit in BY_SETTING:
         chart = Chart(f"{title}{what} by {across}", across, unit, whole_steps=True)
         for key, rows in table.sort(across).group_by(apart, maintain_order=True):
@@ -311,8 +311,8 @@ def by_setting(
             points = list(zip(known[across].to_list(), known[column].to_list(), strict=True))
             spread = known[f"{column}_deviation"].to_list()
             chart.series.append(Series(named(apart, key), points, spread))
-        found.append(chart)
-    return found
+        charts.append(chart)
+    return charts
 
 
 def named(columns: Sequence[str], key: Sequence[object]) -> str:

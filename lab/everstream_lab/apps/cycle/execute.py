@@ -39,12 +39,12 @@ class Worker:
     def __enter__(self) -> Self:
         self._results.mkdir(parents=True, exist_ok=True)
         read_end, write_end = os.pipe()
-        with self._log.open("ab") as said:
+        with self._log.open("ab") as log:
             self._child = subprocess.Popen(
                 [sys.executable, "-m", "everstream_lab.apps.cycle.perform", str(write_end)],
                 stdin=subprocess.PIPE,
-                stdout=said,
-                stderr=said,
+                stdout=log,
+                stderr=log,
                 pass_fds=[write_end],
                 text=True,
             )
@@ -65,8 +65,8 @@ class Worker:
                 return Outcome.from_json(event["body"])
             if event["event"] == "failed":
                 raise RunFailed(f"{planned.benchmark}: {event['text']}")
-        said = self._log.read_text(errors="replace")[-2000:]
-        text = f"its process ended with code {self._child.wait()}; {self._log} says:\n{said}"
+        tail = self._log.read_text(errors="replace")[-2000:]
+        text = f"its process ended with code {self._child.wait()}; {self._log} says:\n{tail}"
         self._hear({"event": "failed", "run": planned.number, "text": text})
         raise RunFailed(f"{planned.benchmark}: {text}")
 
@@ -95,11 +95,11 @@ class Worker:
 def planned_runs(benchmarks: Sequence[Benchmark]) -> list[Planned]:
     """All runs of all benchmarks. Those of one application are made in turn, repeat by repeat: a
     slow minute of the machine then falls on all that are compared, not on one."""
-    found: list[Planned] = []
+    runs: list[Planned] = []
     for benchmark in benchmarks:
-        found += plan(benchmark, len(found))
-    order = list(dict.fromkeys(run.application for run in found))
-    return sorted(found, key=lambda run: (order.index(run.application), run.repeat))
+        runs += plan(benchmark, len(runs))
+    order = list(dict.fromkeys(run.application for run in runs))
+    return sorted(runs, key=lambda run: (order.index(run.application), run.repeat))
 
 
 @dataclass(frozen=True)

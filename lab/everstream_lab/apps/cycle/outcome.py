@@ -34,7 +34,7 @@ def watched_table(run: int, done: Done) -> pl.DataFrame:
     """
     table = while_running(done).select(
         pl.lit(run, pl.Int32).alias("run"),
-        *(pl.col(theirs).cast(pl.Float64).alias(ours) for ours, theirs in COLUMNS.items()),
+        *(pl.col(column).cast(pl.Float64).alias(name) for name, column in COLUMNS.items()),
     )
     if done.stamps is None or done.monitored["records"][-1] >= done.items:
         return table
@@ -114,7 +114,7 @@ class Outcome:
 
 
 def outcome_of(planned: Planned, done: Done, exact: bool | None) -> Outcome:
-    found = Outcome(
+    outcome = Outcome(
         planned,
         done.items,
         done.wall_s,
@@ -126,17 +126,17 @@ def outcome_of(planned: Planned, done: Done, exact: bool | None) -> Outcome:
         startup_s=done.startup_s,
     )
     if done.stamps is not None:
-        _tell_latency(found, done.stamps)
+        _tell_latency(outcome, done.stamps)
     if done.monitored.height:
         seen = while_running(done)
         used = seen["process_cpu_percent"].cast(pl.Float64).mean()
         most = seen["process_memory_kb"].max()
-        found.cpu_percent = float(used) if isinstance(used, int | float) else None
-        found.memory_kb = int(most) if isinstance(most, int | float) else None
-    return found
+        outcome.cpu_percent = float(used) if isinstance(used, int | float) else None
+        outcome.memory_kb = int(most) if isinstance(most, int | float) else None
+    return outcome
 
 
-def _tell_latency(found: Outcome, stamps: Stamps) -> None:
+def _tell_latency(outcome: Outcome, stamps: Stamps) -> None:
     latency = pl.Series(stamps.latency / 1e6)
     for name, value in {
         "latency_ms": latency.mean(),
@@ -146,9 +146,9 @@ def _tell_latency(found: Outcome, stamps: Stamps) -> None:
         "latency_p99_ms": latency.quantile(0.99),
     }.items():
         assert isinstance(value, float)
-        setattr(found, name, round(value, 6))
+        setattr(outcome, name, round(value, 6))
     means = stamps.took.mean(axis=0) / 1e6
-    found.operators_ms = {
+    outcome.operators_ms = {
         name: round(float(mean), 6) for name, mean in zip(stamps.operators, means, strict=True)
     }
 
@@ -189,12 +189,12 @@ def last_line_of(event: dict[str, Any], runs: list[Planned]) -> tuple[str, bool]
     if event["event"] != "outcome":
         return None
     outcome = Outcome.from_json(event["body"])
-    words = [f"{outcome.items:,} items in {outcome.wall_s:.2f} s"]
+    parts = [f"{outcome.items:,} items in {outcome.wall_s:.2f} s"]
     if outcome.recoveries:
-        words.append(f"{len(outcome.recoveries)} failure(s) survived")
+        parts.append(f"{len(outcome.recoveries)} failure(s) survived")
     if outcome.exact is not None:
-        words.append("exact" if outcome.exact else "NOT the sequential program's result")
-    return f"{place}: {', '.join(words)}", outcome.exact is not False
+        parts.append("exact" if outcome.exact else "NOT the sequential program's result")
+    return f"{place}: {', '.join(parts)}", outcome.exact is not False
 
 
 def _run_of(event: dict[str, Any], runs: list[Planned]) -> Planned:

@@ -256,9 +256,9 @@ def labels(outcomes: Sequence[Outcome]) -> dict[int, str]:
 
 def common(outcomes: Sequence[Outcome]) -> str:
     """What all runs have in common, as a sentence; empty if that is nothing."""
-    found = [{_part(one, name) for one in outcomes} for name in PARTS]
-    words = [next(iter(values)) for values in found if len(values) == 1]
-    return f"{', '.join(words).capitalize()}." if words else ""
+    distinct = [{_part(one, name) for one in outcomes} for name in PARTS]
+    shared = [next(iter(values)) for values in distinct if len(values) == 1]
+    return f"{', '.join(shared).capitalize()}." if shared else ""
 
 
 def _part(outcome: Outcome, name: str) -> str:

@@ -159,13 +159,13 @@ def sides(outcomes: Sequence[Outcome], base: str | None = None) -> list[Side]:
         planned = outcome.planned
         key = (planned.application, planned.interface, planned.workers, planned.batch)
         groups.setdefault(key, []).append(outcome)
-    found = []
+    sides = []
     for key, some in groups.items():
         of_base = _base_of(key[0], groups, base)
         speeds = [one.items_per_s for one in some]
         waits = [one.latency_ms for one in some if one.latency_ms is not None]
         looked = [one.exact for one in some if one.exact is not None]
-        found.append(
+        sides.append(
             Side(
                 *key,
                 estimate(speeds),
@@ -176,18 +176,18 @@ def sides(outcomes: Sequence[Outcome], base: str | None = None) -> list[Side]:
                 key == of_base,
             )
         )
-    return found
+    return sides
 
 
-def names(found: Sequence[Side]) -> list[str]:
+def names(sides: Sequence[Side]) -> list[str]:
     """The label of each: its interface, and workers and batch if they differ between them.
 
     A sequential program always has one worker, and each application has its own batch, so those
     differences are not shown.
     """
-    farms = [side for side in found if side.interface != "sequential"]
+    farms = [side for side in sides if side.interface != "sequential"]
     many_workers = len({side.workers for side in farms}) > 1
-    batches = {(side.application, side.batch) for side in found}
+    batches = {(side.application, side.batch) for side in sides}
     many_batches = len(batches) > len({application for application, _ in batches})
     return [
         ", ".join(
@@ -195,7 +195,7 @@ def names(found: Sequence[Side]) -> list[str]:
             + ([f"{side.workers} worker(s)"] if many_workers and side in farms else [])
             + ([f"batch {side.batch}"] if many_batches else [])
         )
-        for side in found
+        for side in sides
     ]
 
 
@@ -234,8 +234,8 @@ def write_tables(outcomes: Sequence[Outcome], folder: Path) -> dict[str, pl.Data
 def read_tables(folder: Path) -> dict[str, pl.DataFrame]:
     """What `write_tables` wrote."""
     names = ("general", "parallelism", "monitor", "latency")
-    found = {name: folder / f"{name}.parquet" for name in names}
-    return {name: pl.read_parquet(path) for name, path in found.items() if path.exists()}
+    paths = {name: folder / f"{name}.parquet" for name in names}
+    return {name: pl.read_parquet(path) for name, path in paths.items() if path.exists()}
 
 
 def general(outcomes: Sequence[Outcome]) -> pl.DataFrame:
@@ -305,8 +305,8 @@ def parallelism(outcomes: Sequence[Outcome]) -> pl.DataFrame:
 
 def _spread(name: str, values: Sequence[float | int | None]) -> dict[str, float | None]:
     known = [float(value) for value in values if value is not None]
-    found: Estimate | None = estimate(known) if known else None
+    estimated: Estimate | None = estimate(known) if known else None
     return {
-        name: found.mean if found else None,
-        f"{name}_deviation": found.deviation if found else None,
+        name: estimated.mean if estimated else None,
+        f"{name}_deviation": estimated.deviation if estimated else None,
     }

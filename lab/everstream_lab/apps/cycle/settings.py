@@ -179,8 +179,8 @@ class Settings:
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> "Settings":
         known = {field.name for field in dataclasses.fields(cls)}
-        found = {name: value for name, value in body.items() if name in known}
-        return cls(**{**found, "kills": tuple(found.get("kills", ()))})
+        values = {name: value for name, value in body.items() if name in known}
+        return cls(**{**values, "kills": tuple(values.get("kills", ()))})
 
 
 def _read(name: str, present: Any, text: str) -> Any:

@@ -61,15 +61,15 @@ FIGURES: tuple[Figure, ...] = (
 
 def chosen(names: Sequence[str]) -> list[Figure]:
     """The figures of these names; `spbench` and `resipipe` stand for all of theirs, none for all."""
-    found: list[Figure] = []
+    figures: list[Figure] = []
     for name in names or ("spbench", "resipipe"):
         some = [one for one in FIGURES if name in (one.name, one.name.partition("-")[0])]
         if not some:
             near = difflib.get_close_matches(name, [one.name for one in FIGURES], n=1)
             meant = f"did you mean '{near[0]}'?" if near else "--list shows all."
             raise UserError(f"there is no figure '{name}'; {meant}")
-        found += [one for one in some if one not in found]
-    return found
+        figures += [one for one in some if one not in figures]
+    return figures
 
 
 def draw_figures(

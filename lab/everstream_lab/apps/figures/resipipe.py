@@ -68,8 +68,8 @@ def throughput(application: str) -> Callable[[Page, Runs], None]:
 
     def draw(page: Page, runs: Runs) -> None:
         ran = runs.of(application, OURS)
-        ours = by_setting(ran.tables["parallelism"], "workers", ("interface",), "here: ")[0]
-        page.charts([ours, _published(THROUGHPUT[application])])
+        measured = by_setting(ran.tables["parallelism"], "workers", ("interface",), "here: ")[0]
+        page.charts([measured, _published(THROUGHPUT[application])])
         _best(page, ran.tables["parallelism"].to_dicts())
 
     return draw

@@ -65,11 +65,11 @@ def pattern(name: Pattern, applications: Sequence[str]) -> Callable[[Page, Runs]
         )
         for application in applications:
             sample = runs.of(application, ["everstream"], workers=runs.most).outcomes[0]
-            told = {"records_per_s": sample.items_per_s, "wall_s": sample.wall_s}
-            load = Load.calibrated(name, told)
+            result = {"records_per_s": sample.items_per_s, "wall_s": sample.wall_s}
+            load = Load.calibrated(name, result)
             assert load.text is not None
             ran = runs.of(application, BOTH, workers=runs.most, pattern=load.text)
-            rounded = re.sub(r"\d+\.\d+", lambda found: f"{float(found[0]):.3g}", load.text)
+            rounded = re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.3g}", load.text)
             page.heading(f"{application}: {rounded}")
             page.charts(over_time(ran.tables["monitor"], ran.names())[:2])
 

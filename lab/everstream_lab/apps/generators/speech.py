@@ -43,9 +43,9 @@ def make_speech(amount: Recordings, folder: Path, tell: Tell) -> None:
         )
     chance = np.random.default_rng(SEED)
     for number in range(amount.files):
-        said = " ".join(_sentence(chance, number) for _ in range(amount.sentences))
+        speech = " ".join(_sentence(chance, number) for _ in range(amount.sentences))
         text = folder / f"{number:02d}.txt"
-        text.write_text(said)
+        text.write_text(speech)
         voice, wav = VOICES[number % len(VOICES)], text.with_suffix(".wav")
         subprocess.run([flite, "-voice", voice, "-f", text, "-o", wav], check=True)
         tell(number + 1, amount.files)

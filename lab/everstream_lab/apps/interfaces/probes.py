@@ -123,9 +123,9 @@ class _ProbedSink(Sink):
 
     probe_folder: str
 
-    def open(self, who: SinkShard) -> Writer:
-        writer = super().open(who)  # type: ignore[safe-super]
-        notes = Notes(self.probe_folder, who.operator)
+    def open(self, shard: SinkShard) -> Writer:
+        writer = super().open(shard)  # type: ignore[safe-super]
+        notes = Notes(self.probe_folder, shard.operator)
         write, prepare, close = writer.write, writer.prepare, writer.close
         moments: list[Moment] = []
 

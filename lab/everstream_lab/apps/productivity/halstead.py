@@ -113,13 +113,13 @@ def _code(source: str) -> Iterator[TokenInfo]:
 
 def _docstring_lines(source: str) -> set[int]:
     """Where strings stand that are statements of their own: docstrings of all kinds."""
-    found: set[int] = set()
+    lines: set[int] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             value = node.value
             if isinstance(value.value, str):
-                found.update(range(value.lineno, (value.end_lineno or value.lineno) + 1))
-    return found
+                lines.update(range(value.lineno, (value.end_lineno or value.lineno) + 1))
+    return lines
 
 
 def _between(text: list[str], start: tuple[int, int], end: tuple[int, int]) -> str:

@@ -101,5 +101,5 @@ def _call(name: str, function: AnnotatedFunction[..., Any]) -> str:
 
 def _names(module: ModuleType, functions: list[Any]) -> list[str]:
     """Those of the functions that the module itself defines or imports, by name."""
-    found = {id(value): name for name, value in vars(module).items()}
-    return [found[id(function)] for function in functions if id(function) in found]
+    names = {id(value): name for name, value in vars(module).items()}
+    return [names[id(function)] for function in functions if id(function) in names]

@@ -173,13 +173,13 @@ class LocalKafka(Server):
 
 def _lasting_ports(count: int) -> list[int]:
     """Below those the system gives to clients: free still when a killed broker wants its own again."""
-    found: set[int] = set()
-    while len(found) < count:
+    ports: set[int] = set()
+    while len(ports) < count:
         port = random.SystemRandom().randrange(15_000, 32_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
-            found.add(port)
-    return list(found)
+            ports.add(port)
+    return list(ports)
 
 
 def _newest() -> Path:

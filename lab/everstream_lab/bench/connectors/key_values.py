@@ -29,9 +29,9 @@ class _RedisRow(SinkRow):
     def arrived(self, folder: Path) -> int:
         """Every batch has the same keys: all of them, once, say that each was written."""
         with self.client as client:
-            found = sum(1 for _ in client.scan_iter("bench:*", count=10_000))
+            keys = sum(1 for _ in client.scan_iter("bench:*", count=10_000))
             client.flushdb()
-        return self.total if found == min(self.total, ROWS_PER_BATCH) else found
+        return self.total if keys == min(self.total, ROWS_PER_BATCH) else keys
 
 
 class RedisHashSink(_RedisRow):

@@ -45,7 +45,7 @@ class Compared:
     @property
     def ratios(self) -> list[float]:
         """Round by round: our rate by the bare client's."""
-        return [bare / ours for ours, bare in zip(self.ours_s, self.bare_s, strict=True)]
+        return [bare / own for own, bare in zip(self.ours_s, self.bare_s, strict=True)]
 
     @property
     def ratio(self) -> float:
@@ -119,14 +119,16 @@ def _timed(row: Row, folder: Path, *, bare: bool) -> float:
         took_s = time.perf_counter() - started_s
     else:
         result = run(
-            row.ours(folder), checkpoint=Coordinated(every=EVERY_S), master=f"local[{row.slots}]"
+            row.pipeline(folder),
+            checkpoint=Coordinated(every=EVERY_S),
+            master=f"local[{row.slots}]",
         )
         moved, took_s = result.records_out, result.wall_s
     arrived = row.arrived(folder)
-    found = moved if arrived is None else arrived
-    if found != row.total:
+    records = moved if arrived is None else arrived
+    if records != row.total:
         side = "the bare client" if bare else "everstream"
-        raise RunFailed(f"{row.name}: {side} moved {found:,} records and not {row.total:,}")
+        raise RunFailed(f"{row.name}: {side} moved {records:,} records and not {row.total:,}")
     return took_s
 
 

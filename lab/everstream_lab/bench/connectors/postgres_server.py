@@ -10,8 +10,8 @@ from everstream_lab.bench.connectors.servers import Server, free_port
 
 def programs() -> Path | None:
     """Where the newest installed server's programs are."""
-    found = Path("/usr/lib/postgresql").glob("*/bin/postgres")
-    return max((path.parent for path in found), key=lambda p: int(p.parent.name), default=None)
+    paths = Path("/usr/lib/postgresql").glob("*/bin/postgres")
+    return max((path.parent for path in paths), key=lambda p: int(p.parent.name), default=None)
 
 
 class PostgresServer(Server):

@@ -22,8 +22,8 @@ class LocalRedis(Server):
         self._password = password
         self._save = save
         self._process: subprocess.Popen[bytes] | None = None
-        who = f":{password}@" if password else ""
-        self.address = f"redis://{who}127.0.0.1:{self.port}/0"
+        credentials = f":{password}@" if password else ""
+        self.address = f"redis://{credentials}127.0.0.1:{self.port}/0"
 
     @staticmethod
     def missing() -> str | None:

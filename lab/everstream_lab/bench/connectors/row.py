@@ -62,7 +62,7 @@ class Row(ABC):
         """Make what is needed before any clock runs."""
 
     @abstractmethod
-    def ours(self, folder: Path) -> Pipeline:
+    def pipeline(self, folder: Path) -> Pipeline:
         """A pipeline, of one shard unless it has `slots`, that moves `total` records; the folder is new and empty."""
 
     @abstractmethod
@@ -87,7 +87,7 @@ class SourceRow(Row):
     def read(self) -> Iterator[Batch]:
         """The same records by hand, in batches of any size and of the same type as ours."""
 
-    def ours(self, folder: Path) -> Pipeline:
+    def pipeline(self, folder: Path) -> Pipeline:
         pipeline = Pipeline(f"bench-{self.name}")
         pipeline.source(self.source(), name="read").sink(Untouched(), name="take")
         return pipeline
@@ -117,7 +117,7 @@ class SinkRow(Row):
     def arrived(self, folder: Path) -> int:
         """How many records are there to be seen."""
 
-    def ours(self, folder: Path) -> Pipeline:
+    def pipeline(self, folder: Path) -> Pipeline:
         batch = self.batch()
         again = FromFunction[Any](Again(batch), self.total, batch=len(batch))
         pipeline = Pipeline(f"bench-{self.name}")
@@ -146,7 +146,7 @@ class Again:
 class Untouched(Sink):
     """Takes what comes and does nothing with it; the engine counts."""
 
-    def open(self, who: SinkShard) -> Writer:
+    def open(self, shard: SinkShard) -> Writer:
         return _UntouchedWriter()
 
 

@@ -49,7 +49,7 @@ class _WordCount(Row, ABC):
     def sink(self, folder: Path) -> Sink:
         """Where the counts go."""
 
-    def ours(self, folder: Path) -> Pipeline:
+    def pipeline(self, folder: Path) -> Pipeline:
         pipeline = Pipeline(f"bench-{self.name}")
         lines = pipeline.source(TextLines(self.path), name="lines", shards=2)
         words = lines.flat_map(str.split, name="words").key_by(_as_it_is)

@@ -53,11 +53,11 @@ class PaperLoss:
 
 
 def _keyed(rows: str) -> dict[PaperRun, list[str]]:
-    found = {}
+    runs = {}
     for line in rows.strip().splitlines():
         query, protocol, interval, *values = line.split()
-        found[PaperRun(query, protocol, int(interval))] = values
-    return found
+        runs[PaperRun(query, protocol, int(interval))] = values
+    return runs
 
 
 LATENCY = {

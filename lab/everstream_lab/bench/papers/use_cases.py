@@ -157,7 +157,7 @@ def measure(
     progress: Progress = lambda text: None,
 ) -> list[Measured]:
     """All use cases, all intervals, without and with the failure."""
-    found = []
+    measured = []
     for case in USE_CASES:
         if case.number not in cases:
             continue
@@ -166,8 +166,8 @@ def measure(
                 every = "disabled" if interval_s is None else f"{interval_s:g} s / {factor:g}"
                 how = "with the failure" if failure else "undisturbed"
                 progress(f"use case {case.number}, checkpoints {every}, {how}")
-                found.append(measure_one(case, interval_s, failure, factor, master))
-    return found
+                measured.append(measure_one(case, interval_s, failure, factor, master))
+    return measured
 
 
 def report_of(runs: Sequence[Measured], factor: float) -> Report:

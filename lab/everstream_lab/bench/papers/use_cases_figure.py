@@ -10,8 +10,8 @@ from everstream_lab.bench.papers.use_cases import INTERVALS_S, USE_CASES, Measur
 plt.switch_backend("Agg")
 
 
-def draw(found: Sequence[Measured], factor: float, path: Path) -> None:
-    cases = [case for case in USE_CASES if any(one.use_case == case.number for one in found)]
+def draw(runs: Sequence[Measured], factor: float, path: Path) -> None:
+    cases = [case for case in USE_CASES if any(one.use_case == case.number for one in runs)]
     figure, axes = plt.subplots(
         1, len(cases), figsize=(4.4 * len(cases), 3.8), squeeze=False, layout="constrained"
     )
@@ -20,7 +20,7 @@ def draw(found: Sequence[Measured], factor: float, path: Path) -> None:
             heights = [
                 next(
                     one.records_per_s
-                    for one in found
+                    for one in runs
                     if (one.use_case, one.interval_s, one.failure)
                     == (case.number, interval_s, failure)
                 )

@@ -55,7 +55,7 @@ def measure_costs(
                 progress(f"{query}, {way}, at full speed, round {number + 1} of {rounds}")
                 rate = _rate(query, protocol, log, total, master)
                 rates.setdefault(f"{query}/{way}", []).append(rate)
-    best = {name: max(found) for name, found in rates.items()}
+    best = {name: max(measured) for name, measured in rates.items()}
     in_memory = best[f"{ACYCLIC}/{way_of('uncoordinated', 'memory')}"]
     return Costs(
         log_cost=1 - best[f"{ACYCLIC}/uncoordinated"] / in_memory,

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from everstream.demo.page import Page
+from everstream.demo.page import HtmlReport
 from everstream_lab.bench.curves import Disturbed, draw_curves
 from everstream_lab.bench.latency import Curve, Floats
 from everstream_lab.bench.protocols.costs import Costs
@@ -21,7 +21,7 @@ def write_report(
     runs: Sequence[Measured], setting: Setting, costs: Costs | None, path: Path
 ) -> None:
     rows = rows_of(runs)
-    page = Page("Checkpoint protocols compared")
+    page = HtmlReport("Checkpoint protocols compared")
     page.text(
         f"FERDiS's queries on this machine. Its times are divided by {setting.factor:g}: "
         f"checkpoints, windows, and runs of {setting.run_s:g} s with a SIGKILL after "

@@ -18,9 +18,9 @@ class Results:
     def __init__(self, file: Path) -> None:
         """Nothing is measured yet if there is no such file."""
         body = json.loads(file.read_text()) if file.exists() else {}
-        found = [Measured.from_json(entry) for entry in body.get("runs", [])]
+        runs = [Measured.from_json(entry) for entry in body.get("runs", [])]
         self.file = file
-        self.runs = {measured.cell.key: measured for measured in found}
+        self.runs = {measured.cell.key: measured for measured in runs}
         """By key of their cell."""
         self.costs = Costs(**body["costs"]) if body.get("costs") else None
 

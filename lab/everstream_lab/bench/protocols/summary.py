@@ -56,10 +56,10 @@ def rows_of(runs: Iterable[Measured]) -> list[Row]:
     return [
         Row(
             *where,
-            tuple(run for run in found if not run.cell.failure),
-            tuple(run for run in found if run.cell.failure),
+            tuple(run for run in measured if not run.cell.failure),
+            tuple(run for run in measured if run.cell.failure),
         )
-        for where, found in groups.items()
+        for where, measured in groups.items()
     ]
 
 
@@ -131,26 +131,26 @@ def killed_table(rows: Sequence[Row], setting: Setting) -> tuple[list[str], list
 
 def verdicts(rows: Sequence[Row]) -> list[tuple[str, bool]]:
     """What must hold over the whole grid, and whether it does."""
-    found = []
+    verdicts = []
     exact = [row for row in rows if row.exact]
     wrong = sum(row.wrong for row in exact)
     runs = sum(len(row.all) for row in exact)
     if runs:
-        found.append((f"exactly once: {wrong} rows wrong in {runs} runs", wrong == 0))
+        verdicts.append((f"exactly once: {wrong} rows wrong in {runs} runs", wrong == 0))
     acyclic = [r for row in rows for r in row.all if row.query != "nhop"]
     induced = [
         run for run in acyclic if isinstance(named(run.cell.protocol).choice, CommunicationInduced)
     ]
     if induced:
         forced = sum(run.forced for run in induced)
-        found.append((f"without a cycle nothing is forced: {forced} forced", forced == 0))
+        verdicts.append((f"without a cycle nothing is forced: {forced} forced", forced == 0))
     for row in rows:
         if row.query == "nhop" and row.way == "hmnr" and row.killed:
             worst_s = max(run.rollback_s or 0.0 for run in row.killed)
             text = f"NHop, HMNR every {row.interval_s:g} s: rollback {worst_s:.2f} s"
-            found.append((f"{text}, at most two intervals", worst_s <= 2 * row.interval_s))
+            verdicts.append((f"{text}, at most two intervals", worst_s <= 2 * row.interval_s))
     domino = _domino(rows)
-    return [*found, domino] if domino is not None else found
+    return [*verdicts, domino] if domino is not None else verdicts
 
 
 def _domino(rows: Sequence[Row]) -> tuple[str, bool] | None:

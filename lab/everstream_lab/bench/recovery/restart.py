@@ -39,19 +39,19 @@ class Probe(Sink):
     def __init__(self, folder: str) -> None:
         self.folder = folder
 
-    def open(self, who: SinkShard) -> Writer:
-        return _ProbeWriter(self.folder, who)
+    def open(self, shard: SinkShard) -> Writer:
+        return _ProbeWriter(self.folder, shard)
 
 
 class _ProbeWriter(Writer):
-    def __init__(self, folder: str, who: SinkShard) -> None:
-        self.who = {"shard": who.shard, "generation": who.generation}
-        self.file = (Path(folder) / f"{who.shard}-{who.generation}.jsonl").open("a")
+    def __init__(self, folder: str, shard: SinkShard) -> None:
+        self.identity = {"shard": shard.shard, "generation": shard.generation}
+        self.file = (Path(folder) / f"{shard.shard}-{shard.generation}.jsonl").open("a")
 
     def write(self, batch: Batch) -> None:
         numbers = [record[1] for record in batch]
         seen = {"at_s": time.monotonic(), "last": max(numbers)}
-        self.file.write(json.dumps(self.who | seen) + "\n")
+        self.file.write(json.dumps(self.identity | seen) + "\n")
         self.file.flush()
 
     def close(self) -> None:

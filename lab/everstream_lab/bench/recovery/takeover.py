@@ -68,14 +68,14 @@ def measure(
         with _command(folder, "first", master) as first:
             _until("output of the first", lambda: any(_lines(folder)))
             with _command(folder, "second", master, "--standby", after) as second:
-                _until("a standby", lambda: "standing by" in _said(folder, "second"))
+                _until("a standby", lambda: "standing by" in _output_of(folder, "second"))
                 for _ in range(BEATS):
                     known = _heartbeat(folder)
                     _until("a sign of life", lambda known=known: _heartbeat(folder) != known)  # type: ignore[misc]
                 before = {line["generation"] for line in _lines(folder)}
                 killed_s = _kill_all(first.pid)
                 progress("killed; waiting for the standby")
-                _until("silence", lambda: "taking over" in _said(folder, "second"))
+                _until("silence", lambda: "taking over" in _output_of(folder, "second"))
                 silent_s = time.monotonic() - killed_s
 
                 def later() -> list[float]:
@@ -88,7 +88,7 @@ def measure(
                 time.sleep(GOES_ON_S)
                 second.send_signal(signal.SIGINT)
                 if second.wait(timeout=PATIENCE_S) != 0:
-                    raise RunFailed(f"the second failed: {_said(folder, 'second')[-2000:]}")
+                    raise RunFailed(f"the second failed: {_output_of(folder, 'second')[-2000:]}")
         shown = Counter((key, number) for key, number in _rows(folder / "out"))
         expected = Counter((n % KEYS, n) for n in range(1 + max(n for _, n in shown)))
     return Takeover(
@@ -133,11 +133,11 @@ def _command(
 
 def _kill_all(monitor: int) -> float:
     """SIGKILL for a monitor and all below it; when that was."""
-    found = [monitor]
-    for pid in found:
-        found += _children(pid)
+    pids = [monitor]
+    for pid in pids:
+        pids += _children(pid)
     killed_s = time.monotonic()
-    for pid in found:
+    for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -176,7 +176,7 @@ def _rows(folder: Path) -> Iterator[list[int]]:
         yield from map(json.loads, path.read_text().splitlines())
 
 
-def _said(folder: Path, name: str) -> str:
+def _output_of(folder: Path, name: str) -> str:
     return (folder / f"{name}.log").read_text(errors="replace")
 
 

@@ -62,11 +62,11 @@ class Counts(Operator):
 
     def on_end(self, ctx: Context) -> None:
         took = Durations.by_now().since(self.began)
-        ctx.emit(Told(self.records, took, self.memory_bytes, len(self.counts)))
+        ctx.emit(CountReport(self.records, took, self.memory_bytes, len(self.counts)))
 
 
 @dataclass(frozen=True)
-class Told:
+class CountReport:
     """What the operator says at the end of a run."""
 
     records: int
@@ -143,20 +143,20 @@ def _measure(
     captures: list[float] = [0.0]
     uploads: list[int] = []
     epochs: list[int] = []
-    off: list[Told] = []
-    on: list[Told] = []
+    off: list[CountReport] = []
+    on: list[CountReport] = []
 
     def without(number: int) -> None:
         progress(f"round {number} of {rounds}: without checkpoints")
-        off.append(_told(going_on(NEVER)))
+        off.append(_report_of(going_on(NEVER)))
 
     def with_them(number: int) -> None:
         progress(f"round {number} of {rounds}: every {interval_s:g} s")
         result = going_on(Coordinated(every=interval_s))
-        told = _told(result)
-        on.append(told)
-        if told.keys != keys:
-            raise InternalError(f"{told.keys} keys were counted, not {keys}")
+        counted = _report_of(result)
+        on.append(counted)
+        if counted.keys != keys:
+            raise InternalError(f"{counted.keys} keys were counted, not {keys}")
         taken = [manifest for manifest in result.checkpoints if not manifest.final]
         epochs.append(len(taken))
         captures.extend(r.capture_s for m in taken for r in m.records.values())
@@ -171,14 +171,17 @@ def _measure(
     recovery_s = 0.0
     if report.restored_s is not None and report.failed_s is not None:
         recovery_s = round(report.restored_s - report.failed_s, 3)
-    with_per_s, without_per_s = [told.per_s for told in on], [told.per_s for told in off]
+    with_per_s, without_per_s = (
+        [counted.per_s for counted in on],
+        [counted.per_s for counted in off],
+    )
     costs = [1 - w / o for w, o in zip(with_per_s, without_per_s, strict=True)]
-    unqueued = [max(told.unqueued_per_s for told in runs) for runs in (on, off)]
-    background = busy(told.took for told in on) - busy(told.took for told in off)
+    unqueued = [max(counted.unqueued_per_s for counted in runs) for runs in (on, off)]
+    background = busy(counted.took for counted in on) - busy(counted.took for counted in off)
     figures = [
         Figure("state", state_bytes, "bytes"),
         # The most that the worker had without pages of files, which the system takes back.
-        Figure("memory", max(told.memory_bytes for told in on), "bytes", at_most(1e9)),
+        Figure("memory", max(counted.memory_bytes for counted in on), "bytes", at_most(1e9)),
         Figure("filled", filled_per_s, "records/s"),
         # Share of the throughput lost; best rounds compared.
         Figure(
@@ -214,10 +217,10 @@ def _keys(keys: int) -> Callable[[int, int], list[int]]:
     return make
 
 
-def _told(result: RunResult) -> Told:
-    [told] = result.collected()
-    assert isinstance(told, Told)
-    return told
+def _report_of(result: RunResult) -> CountReport:
+    [report] = result.collected()
+    assert isinstance(report, CountReport)
+    return report
 
 
 def _own_memory_bytes() -> int:

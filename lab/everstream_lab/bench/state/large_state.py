@@ -97,8 +97,8 @@ def measure(
     on: list[Durations] = []
     for number in range(rounds):
         for checkpointed in (False, True) if number % 2 == 0 else (True, False):
-            words = f"every {interval_s:g} s" if checkpointed else "without checkpoints"
-            progress(f"round {number + 1} of {rounds}: {words}")
+            mode = f"every {interval_s:g} s" if checkpointed else "without checkpoints"
+            progress(f"round {number + 1} of {rounds}: {mode}")
             took = once(Coordinated(every=interval_s) if checkpointed else None)
             (on if checkpointed else off).append(took)
     costs = [1 - without.wall_s / with_.wall_s for without, with_ in zip(off, on, strict=True)]

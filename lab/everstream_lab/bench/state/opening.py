@@ -49,9 +49,9 @@ class _Counted(FsspecBlobs):
         return super().read(path)
 
     def list(self, prefix: str, after: str = "") -> builtins.list[str]:
-        found = super().list(prefix, after)
-        self.reads += len(found)
-        return found
+        names = super().list(prefix, after)
+        self.reads += len(names)
+        return names
 
 
 def measure(slots: int, parts: int, rows: int, progress: Progress) -> list[Cost]:
@@ -122,7 +122,7 @@ def _parts(folder: Path, many: int) -> Cost:
 def _rows(folder: Path, many: int) -> Cost:
     """A table with this many rows of one shard, all of one checkpoint, from which it recovers."""
     sink = Sqlite(folder / "bench.db", "bench")
-    writer = sink.open(_who(1, str(folder)))
+    writer = sink.open(_sink_shard(1, str(folder)))
     writer.recover([], permit(0))
     writer.write([{"n": 1}])
     prepared = writer.prepare(1)
@@ -144,12 +144,12 @@ def _recovered(sink: Sink, checkpoint: int, store: str = "") -> float:
     took: list[float] = []
     for generation in range(2, 2 + ROUNDS):
         began_s = time.perf_counter()
-        writer = sink.open(_who(generation, store))
+        writer = sink.open(_sink_shard(generation, store))
         writer.recover([], permit(checkpoint, takes_back=False))
         took.append(time.perf_counter() - began_s)
         writer.close()
     return statistics.median(took)
 
 
-def _who(generation: int, store: str) -> SinkShard:
+def _sink_shard(generation: int, store: str) -> SinkShard:
     return SinkShard("bench", "out", 0, 1, generation, store)

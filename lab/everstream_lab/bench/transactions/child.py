@@ -137,7 +137,7 @@ def recover(config: Configuration, report: Path, started_s: float) -> None:
     engine.load_kernels()
     source = Source(config.inputs_path)
     opened_s = time.monotonic()
-    found = engine.recover(source)
+    recovery = engine.recover(source)
     if config.scheme == "none":
         config.sink_path.write_bytes(b"")
     resumed_s = time.monotonic()
@@ -145,7 +145,7 @@ def recover(config: Configuration, report: Path, started_s: float) -> None:
     feeder.feed(config.crash_event)
     reflected_s = time.monotonic()
     waited_s = waited_for_core_s() - waited_before_s
-    breakdown = _sum(found.breakdown, engine.breakdown)
+    breakdown = _sum(recovery.breakdown, engine.breakdown)
     images = {
         f"{table}/{name}": column
         for table, image in engine.table_images().items()
@@ -162,8 +162,8 @@ def recover(config: Configuration, report: Path, started_s: float) -> None:
         "work_s": reflected_s - opened_s,
         "total_s": reflected_s - started_s,
         "waited_for_core_s": waited_s,
-        "resumed_at": found.next_event,
-        "replayed_events": found.replayed_events,
+        "resumed_at": recovery.next_event,
+        "replayed_events": recovery.replayed_events,
         "breakdown": vars(breakdown),
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }

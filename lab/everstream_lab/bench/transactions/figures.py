@@ -27,23 +27,23 @@ class Figure:
 def figures(
     rows: Sequence[Facts], models: dict[str, list[Makespan]], operation_cost_s: float
 ) -> list[Figure]:
-    found = []
+    figures = []
     for workload in dict.fromkeys(row["workload"] for row in rows):
         of = {row["scheme"]: row for row in rows if row["workload"] == workload}
-        found.extend(_of_workload(workload, of, operation_cost_s))
+        figures.extend(_of_workload(workload, of, operation_cost_s))
         for makespan in models.get(workload, []):
             if makespan.workers == PAPER_WORKERS and operation_cost_s > 0:
                 name = f"{workload}: model, fast over the next best on {PAPER_WORKERS} workers"
-                found.append(Figure(name, PAPER_GAIN[workload], makespan.gain))
-    return found
+                figures.append(Figure(name, PAPER_GAIN[workload], makespan.gain))
+    return figures
 
 
 def _of_workload(workload: str, of: dict[str, Facts], cost_s: float) -> list[Figure]:
-    found = []
+    figures = []
 
     def ratio(name: str, wanted: float, above: float | None, below: float | None) -> None:
         if above and below:
-            found.append(Figure(f"{workload}: {name}", wanted, above / below))
+            figures.append(Figure(f"{workload}: {name}", wanted, above / below))
 
     fast, delta, none = of.get("fast"), of.get("delta"), of.get("none")
     others = [of[name] for name in ("checkpoint", "wal", "dependency", "lsn-vector") if name in of]
@@ -76,7 +76,7 @@ def _of_workload(workload: str, of: dict[str, Facts], cost_s: float) -> list[Fig
                 )
         if workload == "ledger" and cost_s == 0:
             name = f"{workload}: million transactions per second with none"
-            found.append(Figure(name, 3.0, none["throughput_per_s"] / 1e6))
+            figures.append(Figure(name, 3.0, none["throughput_per_s"] / 1e6))
     for name in ("wal", "dependency", "lsn-vector"):
         if fast and name in of:
             ratio(
@@ -85,7 +85,7 @@ def _of_workload(workload: str, of: dict[str, Facts], cost_s: float) -> list[Fig
                 fast["throughput_per_s"],
                 of[name]["throughput_per_s"],
             )
-    return found
+    return figures
 
 
 def _work_s(row: Facts | None) -> float | None:

@@ -44,7 +44,7 @@ class OutcomeSink:
 def _records(path: Path) -> list[tuple[int, int, Verdicts]]:
     data = path.read_bytes()
     at = 0
-    found = []
+    records = []
     while at + _HEAD.size <= len(data):
         first, count, checksum = _HEAD.unpack_from(data, at)
         size = (count + 7) // 8
@@ -53,8 +53,8 @@ def _records(path: Path) -> list[tuple[int, int, Verdicts]]:
             break
         at += _HEAD.size + size
         bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=count, bitorder="little")
-        found.append((at, first, bits.astype(np.bool_)))
-    return found
+        records.append((at, first, bits.astype(np.bool_)))
+    return records
 
 
 def read_outcomes(path: Path) -> tuple[npt.NDArray[np.int64], Verdicts]:

@@ -137,14 +137,14 @@ def sensitivity(plan: Plan, progress: Progress) -> list[Facts]:
 
 def makespans(plan: Plan, rows: Sequence[Facts], progress: Progress) -> dict[str, list[Makespan]]:
     """The model for more workers than there are here, from the operation cost measured here."""
-    found = {}
+    models = {}
     for workload in plan.workloads:
         progress(f"{workload}: modelling")
         built = base_of(plan, workload).build()
         events = built.events(_MODEL_EVENTS, plan.seed)
         measured = operation_cost_s(built, rows, workload) or plan.operation_cost_s or 1e-7
-        found[workload] = model(built, events, plan.epoch_events, measured, MODEL_WORKERS)
-    return found
+        models[workload] = model(built, events, plan.epoch_events, measured, MODEL_WORKERS)
+    return models
 
 
 def operation_cost_s(workload: Workload, rows: Sequence[Facts], name: str) -> float | None:

@@ -125,8 +125,8 @@ def n_hop(inputs: Inputs) -> Stream:
     goes back to the first.
     """
     edges = inputs.edge_stream().with_columns(node=pl.col("start"), name="starts")
-    found = edges.key_by("node").process(Match(HOPS), name="match", shards=inputs.shards)
-    paths = found.filter(pl.col("hops") <= HOPS, name="paths")
+    matches = edges.key_by("node").process(Match(HOPS), name="match", shards=inputs.shards)
+    paths = matches.filter(pl.col("hops") <= HOPS, name="paths")
     again = paths.filter(pl.col("hops") < HOPS, name="shorter")
-    again.with_columns(node=pl.col("stop"), name="again").feedback(to=found)
+    again.with_columns(node=pl.col("stop"), name="again").feedback(to=matches)
     return paths

@@ -60,22 +60,22 @@ class Match(Operator):
         # back in between.
         due = [pl.col(DUE).max()] if DUE in edges.columns else []
         distinct = edges.group_by("start", "stop", maintain_order=True).agg(due)
-        found: list[tuple[int, ...]] = []
+        paths: list[tuple[int, ...]] = []
         for start, stop, *due_us in distinct.iter_rows():
-            told = self.told.get(stop, None)
-            if told is None:
-                told = self.told[stop] = {}
-            if told.get(start, _FAR) > 1:
-                told[start] = 1
-                found.append((start, stop, 1, start, *due_us))
+            known = self.told.get(stop, None)
+            if known is None:
+                known = self.told[stop] = {}
+            if known.get(start, _FAR) > 1:
+                known[start] = 1
+                paths.append((start, stop, 1, start, *due_us))
             for origin, hops in (self.ends_here.get(start, None) or {}).items():
                 longer = hops + 1
-                if longer <= self.hops and origin != stop and longer < told.get(origin, _FAR):
-                    told[origin] = longer
-                    found.append((origin, stop, longer, start, *due_us))
+                if longer <= self.hops and origin != stop and longer < known.get(origin, _FAR):
+                    known[origin] = longer
+                    paths.append((origin, stop, longer, start, *due_us))
         columns = ["start", "stop", "hops", "via", *(name for name in edges.columns if name == DUE)]
         schema = dict.fromkeys(columns, pl.Int64)
-        ctx.emit_batch(pl.DataFrame(found, schema=schema, orient="row"))
+        ctx.emit_batch(pl.DataFrame(paths, schema=schema, orient="row"))
 
 
 def judge(edges: pl.DataFrame, output: pl.DataFrame) -> Verdict:

@@ -24,12 +24,12 @@ class Verdict:
 EXACT = Verdict(0, 0, 0)
 
 
-def compare(found: pl.DataFrame, expected: pl.DataFrame) -> Verdict:
+def compare(actual: pl.DataFrame, expected: pl.DataFrame) -> Verdict:
     """Hold what was found against what was expected; columns are those of the expected."""
     names = expected.columns
-    if not found.height:
+    if not actual.height:
         return Verdict(expected.height, 0, 0)
-    rows = found.select(pl.col(name).cast(kind) for name, kind in expected.schema.items())
+    rows = actual.select(pl.col(name).cast(kind) for name, kind in expected.schema.items())
     counted = [
         frame.group_by(names).agg(pl.len().cast(pl.Int64).alias(count))
         for frame, count in ((expected, "wanted"), (rows, "shown"))
