@@ -14,7 +14,13 @@ from pyarrow import parquet
 
 from everstream.connectors import Parquet
 from everstream.connectors.files.filesystem import filesystem_of
-from everstream.connectors.files.unpacking import Column, Page, ParquetBytes, Unpacked, pages_of
+from everstream.connectors.files.unpacking import (
+    Column,
+    OversizedRowGroup,
+    Page,
+    ParquetBytes,
+    pages_of,
+)
 from everstream.errors import ConnectorError
 from everstream.pipeline.source import EndOfStream
 
@@ -224,6 +230,6 @@ def test_pages_are_found_as_they_were_written(tmp_path: Path, version: Any) -> N
         assert sum(page.header_bytes + page.packed_bytes for page in pages) == size_bytes
         whole = sum(page.header_bytes + page.unpacked_bytes for page in pages)
         assert whole == chunk.total_uncompressed_size
-        with pytest.raises(Unpacked, match=r"torn|states no sizes|unknown type|too long"):
+        with pytest.raises(OversizedRowGroup, match=r"torn|states no sizes|unknown type|too long"):
             list(pages_of(lambda *_: b"\xff" * 9, start, size_bytes))
         file.close()

@@ -22,7 +22,12 @@ from everstream.connectors.files.filesystem import is_local, opened_for_arrow
 from everstream.connectors.files.parts import PartFolder, PartWriter
 from everstream.connectors.files.ranges import FileReader, LinesOffset, Split
 from everstream.connectors.files.splits import Follower, Listing
-from everstream.connectors.files.unpacking import ParquetBytes, Unpacked, Unpacker, first_byte
+from everstream.connectors.files.unpacking import (
+    OversizedRowGroup,
+    ParquetBytes,
+    Unpacker,
+    first_byte,
+)
 from everstream.connectors.options import MAX_RECORD_BYTES, at_least_one
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
@@ -348,7 +353,7 @@ class _ParquetReader(FileReader):
         try:
             rows.skip_to(start)
             batch = rows.take(self._batch_rows, self._most_bytes)
-        except (pa.ArrowException, OSError, Unpacked) as error:
+        except (pa.ArrowException, OSError, OversizedRowGroup) as error:
             place = f"'{file.path}', row group {group.number} (rows from {start})"
             problem = ConnectorError(
                 f"{place}: {error}. Write the file again, or exclude it from the pattern."

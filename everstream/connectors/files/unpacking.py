@@ -37,7 +37,7 @@ _ADDRESS_BYTES: Final = 8
 """What a value of any length takes besides its bytes."""
 
 
-class Unpacked(ConnectorError):
+class OversizedRowGroup(ConnectorError):
     """A row group that takes too much memory, or whose pages cannot be followed."""
 
 
@@ -187,7 +187,7 @@ class Unpacker:
         self._most_bytes = most_bytes
 
     def batches(self, group: int, names: Sequence[str], most_rows: int) -> Iterator[Any]:
-        """These columns of a row group as Arrow batches; raises Unpacked if they take too much."""
+        """These columns of a row group as Arrow batches; raises OversizedRowGroup if they take too much."""
         columns = self._columns(group, names)
         _require_room(columns.values(), self._most_bytes)
         for path, longest in self._longest_texts(group, columns).items():
@@ -253,17 +253,17 @@ def _require_room(columns: Collection[Column], most_bytes: int) -> None:
     """Raise if the pages that are in memory together are too large for their bytes in the file."""
     held, packed = sum(c.held_bytes for c in columns), sum(c.packed_bytes for c in columns)
     if held > max(most_bytes, USUAL_RATIO * packed):
-        raise Unpacked(
+        raise OversizedRowGroup(
             f"its pages have {packed:,} bytes and unpack to {held:,}, more than "
             f"max_record_bytes={most_bytes:,}"
         )
 
 
 def _safe_rows(columns: Collection[Column], most_bytes: int) -> int:
-    """How many rows take at most so many bytes, whichever they are; raises if not even one does."""
+    """The number of rows, whichever they are, that take at most this; raises if one takes more."""
     row = sum(column.row_bytes for column in columns)
     if row > max(most_bytes, USUAL_RATIO * sum(column.packed_bytes for column in columns)):
-        raise Unpacked(
+        raise OversizedRowGroup(
             f"a row can unpack to {row:,} bytes, more than max_record_bytes={most_bytes:,}"
         )
     return max(1, most_bytes // max(row, 1))
@@ -277,7 +277,9 @@ def _page_at(read_at: ReadAt, position: int, stop: int) -> Page:
             return _Thrift(data).page()
         except IndexError:
             if look >= min(stop - position, _LONGEST_HEADER_BYTES):
-                raise Unpacked(f"the header of the page at byte {position:,} is torn") from None
+                raise OversizedRowGroup(
+                    f"the header of the page at byte {position:,} is torn"
+                ) from None
             look *= 8
 
 
@@ -301,7 +303,7 @@ class _Thrift:
         }
         numbers = {name: n for name, n in found.items() if isinstance(n, int) and n >= 0}
         if len(numbers) < len(found):
-            raise Unpacked("the header of a page states no sizes")
+            raise OversizedRowGroup("the header of a page states no sizes")
         return Page(**numbers, header_bytes=self._at)
 
     def _struct(self, depth: int) -> dict[int, Any]:
@@ -314,7 +316,7 @@ class _Thrift:
 
     def _value(self, kind: int, depth: int) -> Any:
         if depth > _DEEPEST:
-            raise Unpacked("the header of a page is nested too deeply")
+            raise OversizedRowGroup("the header of a page is nested too deeply")
         match kind:
             case 1 | 2:
                 return kind == 1
@@ -328,7 +330,7 @@ class _Thrift:
                 return self._skip(self._varint())
             case 12:
                 return self._struct(depth + 1)
-        raise Unpacked(f"the header of a page has a field of the unknown type {kind}")
+        raise OversizedRowGroup(f"the header of a page has a field of the unknown type {kind}")
 
     def _skip(self, size_bytes: int) -> None:
         self._at += size_bytes
@@ -348,7 +350,7 @@ class _Thrift:
             if byte < 128:
                 return number
             if shift > 63:
-                raise Unpacked("the header of a page has a number that is too long")
+                raise OversizedRowGroup("the header of a page has a number that is too long")
 
     def _integer(self) -> int:
         number = self._varint()
