@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from everstream.connectors.files.filesystem import is_local, remove, sync_folder
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.sink import SinkShard
-from everstream.state.blobs import identity_of
+from everstream.state.signing import identity_of
 from everstream.state.store_lock import holder_of
 
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from everstream.core.checkpointing.recovery_line import ChannelEnds, cycles
 from everstream.core.ids import ChannelId, ShardId, WorkerId
 from everstream.errors import UserError
-from everstream.pipeline.describing import Description, described
+from everstream.pipeline.describing import Description, described, irrevocable
 from everstream.pipeline.graph import Broadcast, Edge, Graph, Kind, OnDemand
 from everstream.pipeline.keys import KEY_GROUPS
 from everstream.pipeline.operator import Operator
@@ -74,6 +74,11 @@ class Plan:
     def described(self) -> dict[str, Description]:
         """Operator -> what its saved state belongs to."""
         return described(self.graph)
+
+    @cached_property
+    def irrevocable(self) -> dict[str, str]:
+        """Exactly-once sink -> why its output cannot be removed, for those that cannot remove it."""
+        return irrevocable(self.graph)
 
     @property
     def has_feedback(self) -> bool:

@@ -5,8 +5,9 @@ newest. That gives up every newer epoch, and at the next run the sinks roll back
 epochs. Until a run has begun, nothing is rolled back, and what was given up still exists: another
 rewind can undo it.
 
-Not every output can be rolled back. A sink whose output is permanent, such as a Kafka topic, would
-refuse the next run, so the rewind is refused before anything is given up.
+Not every output can be rolled back. Each checkpoint records which sinks cannot remove what they have
+committed, and why (`Sink.irrevocable`): Kafka topics, and sinks of users. If one of them has received
+records since the older checkpoint, the rewind is refused before anything is given up.
 """
 
 from collections.abc import Sequence
@@ -58,17 +59,27 @@ def _undoes(current: EpochManifest, stored: Sequence[EpochManifest]) -> list[Epo
 
 def _check_sinks(target: EpochManifest, current: EpochManifest) -> None:
     """Raise a UserError for the first sink with newer output that it cannot roll back."""
-    for name, about in (current.described or {}).items():
-        if "topic" not in about or about.get("delivery") != Delivery.EXACTLY_ONCE.value:
-            continue
+    for name, reason in _irrevocable(current).items():
         since = _taken(current, name) - _taken(target, name)
         if since > 0:
             raise UserError(
-                f"sink '{name}' has sent {since} record(s) to topic '{about['topic']}' since epoch "
-                f"{target.epoch}, and Kafka cannot remove them: a run from there would send them "
-                "twice, and is refused. Nothing was changed. Continue from the current checkpoint, or "
-                "begin another store with a savepoint and another topic (--start-from STORE@NAME)."
+                f"sink '{name}' has received {since} record(s) since epoch {target.epoch}, and what it "
+                f"has committed stays: {reason.rstrip('.')}. A run from there would commit them twice. "
+                "Nothing was changed. Continue from the current checkpoint, or begin another store "
+                "with a savepoint and another output (--start-from STORE@NAME)."
             )
+
+
+def _irrevocable(manifest: EpochManifest) -> dict[str, str]:
+    """Exactly-once sink -> why its output cannot be removed."""
+    if manifest.irrevocable is not None:
+        return manifest.irrevocable
+    # Earlier versions recorded only the topics of Kafka sinks.
+    return {
+        name: f"Kafka cannot remove messages from topic '{about['topic']}'"
+        for name, about in (manifest.described or {}).items()
+        if "topic" in about and about.get("delivery") == Delivery.EXACTLY_ONCE.value
+    }
 
 
 def _taken(manifest: EpochManifest, operator: str) -> int:

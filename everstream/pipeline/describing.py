@@ -30,6 +30,13 @@ def described(graph: Graph) -> dict[str, Description]:
     return {name: about for name, about in descriptions.items() if about is not None}
 
 
+def irrevocable(graph: Graph) -> dict[str, str]:
+    """Exactly-once sink -> why its output cannot be removed, for those that cannot remove it."""
+    sinks = [(node.name, node.what) for node in graph.nodes.values() if not _shows_twice(node)]
+    reasons = {name: sink.irrevocable() for name, sink in sinks if isinstance(sink, Sink)}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
 def _description(graph: Graph, node: Node) -> Description | None:
     about: Description | None
     if node.kind is Kind.SOURCE:

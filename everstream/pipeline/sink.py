@@ -182,6 +182,14 @@ class Sink(ABC):
         """
         return {"sink": type(self).__name__, "delivery": self.delivery.value}
 
+    def irrevocable(self) -> str | None:
+        """Why committed output cannot be removed, as a sentence; None if `recover` removes it.
+
+        Saved with every checkpoint. `everstream rewind` refuses, with this reason, to go behind
+        records that an exactly-once sink has received since.
+        """
+        return None
+
     def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
         """Called on the driver before a run that does not resume from a checkpoint.
 
@@ -202,7 +210,8 @@ class Sink(ABC):
         """Called on the driver after `before_resume`: shard -> the checkpoint the run resumes from.
 
         Raise a UserError if the sink has committed later output and cannot remove it. All sinks
-        are asked before any of them removes anything, so a rewind can still be undone.
+        are asked before any of them removes anything, so a rewind can still be undone. See also
+        `irrevocable`, with which the rewind itself is refused.
         """
 
     def left_behind(self, pipeline: str, operator: str, store: str) -> str | None:

@@ -7,10 +7,9 @@ path and the fix.
 
 import builtins
 import errno
-import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, Final, Protocol
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -230,16 +229,3 @@ class _Remote:
 
     def _full(self, path: str) -> str:
         return f"{self._root}/{path}"
-
-
-IDENTITY: Final = "identity"
-
-
-def identity_of(url: str) -> str:
-    """The permanent identity of a store; created at the first request."""
-    blobs = FsspecBlobs(url)
-    with suppress(FileNotFoundError):
-        return blobs.read(IDENTITY).decode(errors="replace")
-    with suppress(FileExistsError):
-        blobs.create(IDENTITY, uuid.uuid4().hex.encode())
-    return blobs.read(IDENTITY).decode(errors="replace")

@@ -13,7 +13,9 @@ import hmac
 import os
 import re
 import stat
+import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -21,6 +23,8 @@ from everstream.errors import StoreError, UserError
 from everstream.state.blobs import FsspecBlobs
 from everstream.state.objects import Data, checksum_of, pieces_of
 
+IDENTITY: Final = "identity"
+"""Where a store keeps its identity."""
 KEY_FILE: Final = "EVERSTREAM_STORE_KEY_FILE"
 """The environment variable that names the key file where no option does."""
 SHORTEST: Final = 32
@@ -152,6 +156,27 @@ class SignedBlobs(FsspecBlobs):
 
 def blobs_at(url: str, key: StoreKey | None) -> FsspecBlobs:
     return FsspecBlobs(url) if key is None else SignedBlobs(url, key)
+
+
+def identity_of(store: str) -> str:
+    """The permanent identity of a store; created at the first request.
+
+    Outputs record it as their owner, so in a signed store it counts only with its signature.
+    """
+    blobs = blobs_at(store, key_of(store))
+    try:
+        with suppress(FileNotFoundError):
+            return blobs.read(IDENTITY).decode(errors="replace")
+        with suppress(FileExistsError):
+            blobs.create(IDENTITY, uuid.uuid4().hex.encode())
+        return blobs.read(IDENTITY).decode(errors="replace")
+    except Forged as error:
+        raise StoreError(
+            f"the identity of the store '{store}' is not trusted: {error.message}. It says which output "
+            "belongs to this store. It was replaced by someone without the key, or written by an "
+            "earlier version, which did not sign it. Restore the file from a copy of the store, or "
+            "finish the run with that version and begin another store with another output."
+        ) from error
 
 
 def is_signed(data: bytes) -> bool:

@@ -60,7 +60,7 @@ def check_sink(
     returns the visible records of that pipeline and operator; rows as dicts, compared by repr.
     `batches` is what the suite writes: see `default_batches`. Pass `takes_back=False` for a sink
     that cannot remove what it has committed: it must then refuse to resume from an older
-    checkpoint. `every=8` runs only each eighth scenario, for a sink with which all of them would
+    checkpoint, and `Sink.irrevocable` must return the reason. `every=8` runs only each eighth scenario, for a sink with which all of them would
     take minutes.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -256,6 +256,9 @@ def _rewinding_removes_committed_output(world: SinkUnderTest) -> None:
     transactions = [world.commit_next(writer, checkpoint) for checkpoint in CHECKPOINTS]
     heir = world.open(2)
     if not world.takes_back:
+        assert world.sink().irrevocable(), (
+            f"{world.scenario}: it cannot remove its output, but irrevocable() gives no reason"
+        )
         try:
             heir.recover(transactions[:1], permit(1))
         except EverstreamError:

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ import everstream as es
 from everstream.cli.app import app
 from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.orders import Outcome
-from everstream.errors import StoreError
-from everstream.inspection import checkpoints, read_state
+from everstream.errors import StoreError, UserError
+from everstream.inspection import checkpoints, read_state, rewind
+from everstream.pipeline.sink import Delivery, SinkShard, Writer
 from everstream.state.blobs import FsspecBlobs
 from everstream.state.heartbeat import HEARTBEAT
 from everstream.state.manifests import entry_of
@@ -366,14 +367,92 @@ def test_a_rewind_behind_messages_in_a_topic_is_refused_and_changes_nothing(stor
     about = {"sink": "Kafka", "delivery": "exactly-once", "topic": "orders"}
     opened.append_manifest(
         opened.acquire_lease("a run with a Kafka sink"),
-        replace(newest, described={**(newest.described or {}), name: about}).to_json(),
+        replace(
+            newest, described={**(newest.described or {}), name: about}, irrevocable=None
+        ).to_json(),
     )
     before = files(store)
     said = ask("rewind", store, "--to", str(oldest), "--yes")
     assert said.exit_code == 2
-    assert f"sink '{name}' has sent" in said.stderr and "topic 'orders'" in said.stderr
+    assert f"sink '{name}' has received" in said.stderr and "topic 'orders'" in said.stderr
     assert "Nothing was changed" in said.stderr
     assert files(store) == before
+
+
+class Letters(es.Sink):
+    """A user's sink whose output is permanent."""
+
+    delivery = Delivery.EXACTLY_ONCE
+
+    def __init__(self, folder: Path) -> None:
+        self._letters = es.JsonLines(str(folder))
+
+    def open(self, who: SinkShard) -> Writer:
+        return self._letters.open(who)
+
+    def irrevocable(self) -> str:
+        return "a letter that was posted cannot be called back."
+
+
+class Parcels(Letters):
+    """One that is asked only when a run begins."""
+
+    def irrevocable(self) -> None:  # type: ignore[override]
+        return None
+
+    def check_resume(
+        self, pipeline: str, operator: str, store: str, checkpoints: Mapping[int, int]
+    ) -> None:
+        if (Path(store) / "sent").exists():
+            raise UserError("a parcel was sent since, and cannot be called back")
+
+
+def posting(folder: Path, sink: es.Sink, **options: Any) -> Any:
+    pipeline = es.Pipeline("posting")
+    numbers = pipeline.source(es.Paced(es.Range(RECORDS, batch=50), rate=500), name="numbers")
+    numbers.sink(es.JsonLines(str(folder / "copies")), name="copies")
+    numbers.sink(sink, name="post")
+    return pipeline.run(
+        master=MASTER,
+        workers=2,
+        store=folder / "store",
+        checkpoint=es.Coordinated(every="100ms"),
+        **options,
+    )
+
+
+def test_a_rewind_behind_the_output_of_a_users_irrevocable_sink_is_refused_with_its_reason(
+    tmp_path: Path,
+) -> None:
+    posting(tmp_path, Letters(tmp_path / "post"), until=lambda status: status.epoch >= 4)
+    store = str(tmp_path / "store")
+    *_, oldest = epochs(store)
+    before = files(store)
+    said = ask("rewind", store, "--to", str(oldest), "--yes")
+    assert said.exit_code == 2
+    assert "sink 'post' has received" in said.stderr
+    assert "stays: a letter that was posted cannot be called back. A run" in said.stderr
+    assert files(store) == before
+    with pytest.raises(UserError, match="cannot be called back"):
+        rewind(CheckpointStore.at(store), oldest, owner="by hand", now=0.0)
+    assert files(store) == before
+
+
+def test_a_sink_that_refuses_after_a_rewind_is_asked_before_any_other_gives_something_up(
+    tmp_path: Path,
+) -> None:
+    sink = Parcels(tmp_path / "post")
+    posting(tmp_path, sink, until=lambda status: status.epoch >= 4)
+    store = str(tmp_path / "store")
+    current, *_, oldest = epochs(store)
+    shown = files(str(tmp_path / "copies")) | files(str(tmp_path / "post"))
+    assert ask("rewind", store, "--to", str(oldest), "--yes").exit_code == 0
+    (tmp_path / "store" / "sent").touch()
+    with pytest.raises(UserError, match="a parcel was sent since"):
+        posting(tmp_path, sink)
+    assert files(str(tmp_path / "copies")) | files(str(tmp_path / "post")) == shown
+    assert ask("rewind", store, "--to", str(current), "--yes").exit_code == 0
+    assert listed(store)["checkpoints"][0]["epoch"] == current
 
 
 def test_rewind_waits_and_says_so_until_it_knows_whether_it_went_through(

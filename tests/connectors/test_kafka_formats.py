@@ -218,6 +218,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "/schemas/ids/42": {"error_code": 40403, "message": "Schema 42 not found"},
     "/schemas/ids/43": {"schema": "syntax = 'proto3';", "schemaType": "PROTOBUF"},
     "/schemas/ids/44": {"schema": json.dumps({"type": "nothing"})},
+    "/schemas/ids/45": {"schema": json.dumps({"type": "array", "items": "null"})},
 }
 
 
@@ -292,6 +293,54 @@ def test_a_value_whose_schema_nobody_knows_is_left_to_on_error(
     reader.close()
     paths = [path for path, _ in Registry.asked]
     assert paths.count(f"/schemas/ids/{number}") == 1, "asked again and again for what it lacks"
+
+
+EMPTY = {"type": "record", "name": "Empty", "fields": [{"name": "f", "type": "null"}]}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "items": "null"},
+        {"type": "array", "items": EMPTY},
+        {"type": "map", "values": {"type": "array", "items": {"type": "null"}}},
+        ["null", {"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}],
+        {
+            "type": "record",
+            "name": "R",
+            "fields": [
+                {"name": "a", "type": EMPTY},
+                {"name": "b", "type": {"type": "array", "items": "Empty"}},
+            ],
+        },
+    ],
+)
+def test_an_avro_schema_by_which_a_short_value_can_fill_memory_is_refused(schema: Any) -> None:
+    """Ten bytes are enough for a list of 2**62 Nones."""
+    with pytest.raises(UserError, match="items that take no bytes"):
+        Avro(schema)
+
+
+def test_an_avro_schema_of_a_registry_by_which_a_value_can_fill_memory_is_refused(
+    registry: str,
+) -> None:
+    decoder = AvroDecoder(Avro(registry=f"http://{registry}"), None)
+    count = (1 << 63).to_bytes(9, "little")
+    with pytest.raises(ValueError, match=r"schema 45 .*items that take no bytes"):
+        decoder.objects([b"\0" + (45).to_bytes(4, "big") + count])
+
+
+def test_an_avro_schema_that_refers_to_itself_is_read() -> None:
+    tree = {
+        "type": "record",
+        "name": "Tree",
+        "fields": [
+            {"name": "n", "type": "int"},
+            {"name": "below", "type": {"type": "array", "items": "Tree"}},
+        ],
+    }
+    value = {"n": 1, "below": [{"n": 2, "below": []}]}
+    assert AvroDecoder(Avro(tree), None).objects([avro(value, tree)]) == [value]
 
 
 DEEP = {"type": "record", "name": "R", "fields": [{"name": "f", "type": "double"}]}

@@ -31,7 +31,7 @@ from everstream.errors import ConnectorError, StoreError, UserError
 from everstream.pipeline.sink import Committable, Sink, SinkShard
 from everstream.pipeline.source import END, Reader
 from everstream.state.saved import dumps
-from everstream.state.signing import StoreKey, StoreUrl
+from everstream.state.signing import StoreKey, StoreUrl, identity_of
 from tests.connectors.lake_places import LakePlace
 from tests.connectors.webhook_receiver import Receiver
 
@@ -451,9 +451,10 @@ def test_a_run_with_a_signed_store_signs_its_output_and_its_journal(
     def counted() -> es.Pipeline:
         feed = es.Journal(es.FromList([("a", n) for n in range(20)]), tmp_path / "journal")
         pipeline = es.Pipeline("signed")
-        pipeline.source(feed).map(lambda pair: (pair[0], pair[1] * 2)).sink(
-            es.Collect(), name="out"
-        )
+        doubled = pipeline.source(feed).map(lambda pair: (pair[0], pair[1] * 2))
+        doubled.sink(es.Collect(), name="out")
+        rows = doubled.map(lambda pair: {"key": pair[0], "n": pair[1]})
+        rows.sink(es.Delta(tmp_path / "table"), name="table")
         return pipeline
 
     options: dict[str, Any] = {"store": tmp_path / "store", "store_key": key, "engine": engine}
@@ -461,6 +462,7 @@ def test_a_run_with_a_signed_store_signs_its_output_and_its_journal(
     expected = [("a", 2 * n) for n in range(20)]
     assert sorted(counted().run(**options).collected("out")) == expected
     assert b"everstream signed 1" in only_segment(tmp_path / "journal").read_bytes()
+    assert StoreKey.read(key).opened("identity", (tmp_path / "store/identity").read_bytes())
     [part, *_] = (tmp_path / "store" / "outputs").rglob("part-*")
     whole = part.read_bytes()
     part.write_bytes(sealed(encode([Bomb(marker)])))
@@ -468,6 +470,7 @@ def test_a_run_with_a_signed_store_signs_its_output_and_its_journal(
         counted().run(**options)
     part.write_bytes(whole)
     assert sorted(counted().run(**options).collected("out")) == expected
+    assert sorted(pl.read_delta(str(tmp_path / "table"))["n"]) == [n for _, n in expected]
 
 
 def only_segment(journal: Path) -> Path:
@@ -484,3 +487,55 @@ def test_columns_that_shards_have_agreed_on_are_believed_with_their_signature_on
     agreed.write_bytes(agreed.read_bytes().replace(b"Int64", b"Int16"))
     with pytest.raises(StoreError, match=r"00000001\.json"):
         sink.open(sink_shard(store, 2)).write([{"a": 2}])
+
+
+# The identity of the store.
+
+
+def begun(sink: Sink, store: str) -> None:
+    sink.start_fresh("words", "counts", store, replace=False)
+
+
+@pytest.mark.parametrize("kind", ["files", "delta", "sqlite"])
+def test_a_swapped_identity_makes_no_output_of_another_store_ours(
+    tmp_path: Path, store: StoreUrl, kind: str
+) -> None:
+    """Without its signature the run would take over, and roll back, what the other store wrote."""
+    other = str(tmp_path / "other")
+    sinks: dict[str, Callable[[], Sink]] = {
+        "files": lambda: es.JsonLines(tmp_path / "out"),
+        "delta": lambda: es.Delta(tmp_path / "out"),
+        "sqlite": lambda: es.Sqlite(tmp_path / "out.db", "counts"),
+    }
+    sink = sinks[kind]()
+    begun(sink, other)
+    waiting(sink, ROWS, other)
+    begun(es.JsonLines(tmp_path / "mine"), store)
+    identity = (Path(other) / "identity").read_bytes()
+    for forged in (identity, OTHER.head("identity", identity) + identity):
+        (Path(store) / "identity").write_bytes(forged)
+        with pytest.raises(StoreError, match=r"identity of the store .* is not trusted"):
+            sink.before_resume("words", "counts", store)
+        with pytest.raises(StoreError, match=r"identity of the store .* is not trusted"):
+            sink.start_fresh("words", "counts", store, replace=True)
+
+
+def test_an_identity_that_an_earlier_version_left_unsigned_is_refused_with_what_to_do(
+    tmp_path: Path, store: StoreUrl
+) -> None:
+    begun(es.JsonLines(tmp_path / "out"), str(store))
+    with pytest.raises(StoreError, match=r"'identity' is not signed.*begin another store"):
+        es.JsonLines(tmp_path / "out").before_resume("words", "counts", store)
+
+
+def test_a_signed_identity_stays_and_is_read_with_its_key_only(
+    tmp_path: Path, store: StoreUrl
+) -> None:
+    sink = es.JsonLines(tmp_path / "out")
+    begun(sink, store)
+    data = (Path(store) / "identity").read_bytes()
+    assert KEY.opened("identity", data).decode() == identity_of(store)
+    sink.before_resume("words", "counts", store)
+    assert (Path(store) / "identity").read_bytes() == data
+    with pytest.raises(StoreError, match="signed with another key"):
+        sink.before_resume("words", "counts", StoreUrl(str(store), OTHER))

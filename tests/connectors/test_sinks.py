@@ -24,9 +24,7 @@ from everstream.connectors.encoding import decode
 from everstream.connectors.files.parts import (
     PENDING,
     PartFolder,
-    PartName,
     PartTransaction,
-    PendingName,
     owner_of,
 )
 from everstream.core.permits import permit
@@ -134,31 +132,6 @@ def test_part_files_are_named_after_pipeline_operator_shard_and_checkpoint(tmp_p
     file = tmp_path / "part-words.counts-0000-00000012-g1.jsonl"
     assert file.read_text() == '["the",3]\n{"é":null}\n'
     assert not list((tmp_path / PENDING).iterdir())
-
-
-def test_a_zombie_removes_nothing_that_its_successor_showed_after_the_store_went_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It wakes up in the middle of its recovery, and the numbers of checkpoints have come again."""
-    sink = JsonLines(tmp_path)
-    write_checkpoint(sink, ["given up"], checkpoint=2).commit(permit(2))
-    remove = PartFolder.remove
-
-    def succeeded(folder: PartFolder, name: PartName | PendingName) -> None:
-        if isinstance(name, PartName):
-            monkeypatch.setattr(PartFolder, "remove", remove)
-            successor = sink.open(sink_shard(generation=3))
-            successor.recover([], permit(1))
-            successor.write(["shown"])
-            prepared = successor.prepare(2)
-            assert prepared is not None
-            prepared.commit(permit(2))
-        remove(folder, name)
-
-    monkeypatch.setattr(PartFolder, "remove", succeeded)
-    sink.open(sink_shard(generation=2)).recover([], permit(1))
-    (part,) = tmp_path.glob("part-*")
-    assert part.read_text() == '"shown"\n'
 
 
 def test_a_zombie_cannot_show_what_was_given_up_beside_what_its_successor_shows(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+SECURITY = ROOT / "SECURITY.md"
 GUARANTEES = ROOT / "docs" / "reference" / "guarantees.md"
 DOCUMENTS = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
 NAMED = re.compile(r"`(test_\w+)`")
@@ -44,3 +45,14 @@ def test_every_promise_in_the_guarantees_names_its_test() -> None:
     assert [row[3] for row in promises] == list(listed)
     without = [c for c, tests in listed.items() if not (NAMED.search(tests) or FILE.search(tests))]
     assert not without, f"these promises name no test: {without}"
+
+
+def test_every_threat_that_something_stops_names_its_test() -> None:
+    """Only a row that promises nothing has none. That the tests exist is checked above."""
+    text = SECURITY.read_text().partition("## Threat model\n")[2].partition("\n## ")[0]
+    rows = [line[1:-1].split("|") for line in text.splitlines() if line.startswith("|")]
+    threats = [[cell.strip() for cell in row] for row in rows[2:]]
+    assert len(threats) >= 15
+    for _, tried, stops, tests in threats:
+        named = NAMED.findall(tests) + FILE.findall(tests)
+        assert named or stops.startswith("**nothing**"), f"'{tried}' names no test"

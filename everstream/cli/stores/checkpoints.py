@@ -165,9 +165,10 @@ def rewind(
 
     Later checkpoints are discarded. When the next run starts, exactly-once sinks remove the output
     that they committed since; other sinks receive those records again. Until that run starts you
-    can undo the rewind: rewind to the later epoch. Messages in a Kafka topic cannot be removed, so
-    the rewind is refused if an exactly-once Kafka sink has sent any since. A run that is still
-    active is fenced and ends: stop it first.
+    can undo the rewind: rewind to the later epoch. Some sinks cannot remove what they have
+    committed: Kafka topics, and your own sinks whose irrevocable() returns a reason. If such an
+    exactly-once sink has received records since, the rewind is refused with that reason, and
+    nothing changes. A run that is still active is fenced and ends: stop it first.
 
     Example: everstream rewind .everstream/word-count --to 12
 

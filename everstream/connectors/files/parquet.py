@@ -8,7 +8,7 @@ checkpoint is stable, so readers of the folder see only finished Parquet files.
 
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,11 +18,17 @@ from pyarrow import parquet
 
 from everstream.connectors.columns import Columns, ColumnsWriter, Format
 from everstream.connectors.files.connector import FileConnector
-from everstream.connectors.files.filesystem import opened_for_arrow
+from everstream.connectors.files.filesystem import is_local, opened_for_arrow
 from everstream.connectors.files.parts import PartFolder, PartWriter
 from everstream.connectors.files.ranges import FileReader, LinesOffset, Split
 from everstream.connectors.files.splits import Follower, Listing
-from everstream.connectors.options import at_least_one
+from everstream.connectors.files.unpacking import (
+    OversizedRowGroup,
+    ParquetBytes,
+    Unpacker,
+    first_byte,
+)
+from everstream.connectors.options import MAX_RECORD_BYTES, at_least_one
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.exact import Kind, parts_of
@@ -41,7 +47,9 @@ class Parquet(FileConnector[Row]):
     As a source, `path` names a file, a folder or a pattern; `columns` names the ones to read
     (default: all). All files must have the columns of the first. With `follow=True` the source
     never ends: complete files that appear later are read too. `on_error` sets what happens to
-    files and row groups that cannot be read, and to files with other columns.
+    files and row groups that cannot be read, and to files with other columns. So it does to row
+    groups that are made to fill memory: of which a row, or the pages that are needed at once, unpack
+    to more than `max_record_bytes` (default 64 MB) and 100 times their bytes in the file.
 
     As a sink, `path` names a folder. Output is exactly-once: one part file per shard and
     checkpoint, which appears whole when its checkpoint is stable. Types are those of the first
@@ -55,7 +63,7 @@ class Parquet(FileConnector[Row]):
     """
 
     ending = ".parquet"
-    source_options = frozenset({"columns", "batch_rows", "follow", "on_error"})
+    source_options = frozenset({"columns", "batch_rows", "max_record_bytes", "follow", "on_error"})
     in_lines = False
 
     def __init__(
@@ -65,15 +73,17 @@ class Parquet(FileConnector[Row]):
         columns: Sequence[str] | None = None,
         schema: Mapping[str, Any] | None = None,
         batch_rows: int = ROWS_PER_BATCH,
+        max_record_bytes: int = MAX_RECORD_BYTES,
         follow: bool = False,
         on_error: OnError = "fail",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        at_least_one(batch_rows=batch_rows)
+        at_least_one(batch_rows=batch_rows, max_record_bytes=max_record_bytes)
         super().__init__(path, schema, follow, on_error, storage_options)
         self._columns = list(columns) if columns is not None else None
         self._given_schema = self._schema
         self._batch_rows = batch_rows
+        self._most_bytes = max_record_bytes
 
     def _open_writer(self, shard: SinkShard) -> Writer:
         return ParquetWriter(self._part_folder(), shard, self.columns(shard))
@@ -90,9 +100,11 @@ class Parquet(FileConnector[Row]):
         if schema is None and self._files.files:
             schema = self._first_schema()
         offset = self._files.first_offset(shard, shards, SMALLEST_SPLIT_BYTES)
-        files = _Files(self._fs, self._columns)
+        files = _Files(self._fs, self._columns, self._most_bytes)
         follower = self._files.follower(shard, shards)
-        return _ParquetReader(files, offset, schema, self._batch_rows, self.on_error, follower)
+        return _ParquetReader(
+            files, offset, schema, self._batch_rows, self._most_bytes, self.on_error, follower
+        )
 
     @property
     def _smallest_split_bytes(self) -> int:
@@ -100,7 +112,7 @@ class Parquet(FileConnector[Row]):
 
     def _first_schema(self) -> pl.Schema:
         """The columns of the first file that can be read."""
-        files = _Files(self._fs, self._columns)
+        files = _Files(self._fs, self._columns, self._most_bytes)
         problem: ConnectorError | None = None
         for path, size in self._files.files:
             try:
@@ -127,10 +139,12 @@ class _Group:
 class _OpenFile:
     """A Parquet file whose footer has been read."""
 
-    def __init__(self, path: str, file: Any, columns: Sequence[str] | None) -> None:
+    def __init__(
+        self, path: str, file: ParquetBytes, columns: Sequence[str] | None, most_bytes: int
+    ) -> None:
         self.path = path
-        self._parquet = parquet.ParquetFile(file)
-        arrow = self._parquet.schema_arrow
+        self._unpacker = Unpacker(file, most_bytes)
+        arrow = self._unpacker.parquet.schema_arrow
         if columns is not None:
             missing = [name for name in columns if name not in arrow.names]
             if missing:
@@ -139,36 +153,30 @@ class _OpenFile:
         self._names = list(arrow.names)
         self.schema = pl.DataFrame(pl.from_arrow(arrow.empty_table())).schema
         self.groups: list[_Group] = []
-        row = 0
-        for number in range(self._parquet.metadata.num_row_groups):
-            group = self._parquet.metadata.row_group(number)
-            self.groups.append(_Group(number, row, group.num_rows, _first_byte(group)))
+        row, metadata = 0, self._unpacker.parquet.metadata
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            start = first_byte(group.column(0)) if group.num_columns else 0
+            self.groups.append(_Group(number, row, group.num_rows, start))
             row += group.num_rows
 
     def groups_in(self, split: Split) -> list[_Group]:
         return [g for g in self.groups if split.start <= g.start_byte < split.stop and g.rows]
 
-    def read(self, group: _Group) -> pl.DataFrame:
-        table = self._parquet.read_row_group(group.number, columns=self._names)
-        return pl.DataFrame(pl.from_arrow(table)).select(self._names)
-
-
-def _first_byte(group: Any) -> int:
-    if not group.num_columns:
-        return 0
-    column = group.column(0)
-    dictionary = column.dictionary_page_offset
-    data: int = column.data_page_offset
-    return min(data, dictionary) if dictionary else data
+    def frames(self, group: _Group, most_rows: int) -> Iterator[pl.DataFrame]:
+        """The rows of a group, few enough at once to fit into memory."""
+        for batch in self._unpacker.batches(group.number, self._names, most_rows):
+            yield pl.DataFrame(pl.from_arrow(batch)).select(self._names)
 
 
 class _Files:
     """Keeps the file being read open."""
 
-    def __init__(self, fs: Any, columns: Sequence[str] | None) -> None:
+    def __init__(self, fs: Any, columns: Sequence[str] | None, most_bytes: int) -> None:
         self._fs = fs
         self._columns = columns
-        self._file: Any = None
+        self._most_bytes = most_bytes
+        self._file: ParquetBytes | None = None
         self._open: _OpenFile | None = None
 
     def open(self, split: Split) -> _OpenFile:
@@ -177,7 +185,8 @@ class _Files:
         self.close()
         try:
             size_bytes = self._fs.info(split.path)["size"]
-            self._file = opened_for_arrow(self._fs, split.path)
+            file = opened_for_arrow(self._fs, split.path)
+            self._file = ParquetBytes(file, keeps_chunks=not is_local(self._fs))
         except OSError as error:
             raise _Gone(
                 f"cannot read '{split.path}': {error}. "
@@ -189,7 +198,7 @@ class _Files:
                 "run began. Restore the file, or start over with --fresh, which deletes the output."
             )
         try:
-            self._open = _OpenFile(split.path, self._file, self._columns)
+            self._open = _OpenFile(split.path, self._file, self._columns, self._most_bytes)
         except (pa.ArrowException, OSError) as error:
             raise ConnectorError(
                 f"'{split.path}' is not a complete Parquet file: {error}. "
@@ -201,6 +210,59 @@ class _Files:
         if self._file is not None:
             self._file.close()
         self._file, self._open = None, None
+
+
+class _Rows:
+    """The rows of a row group, in order, from which batches are taken."""
+
+    def __init__(self, file: _OpenFile, group: _Group, most_rows: int) -> None:
+        self._path = file.path
+        self._next_row = group.first_row
+        self._stop = group.first_row + group.rows
+        self._frames = file.frames(group, most_rows)
+        self._left: pl.DataFrame | None = None
+        """Rows that were decoded and not taken."""
+        self._problem: Exception | None = None
+
+    @property
+    def at(self) -> tuple[str, int]:
+        return self._path, self._next_row
+
+    def skip_to(self, row: int) -> None:
+        while self._next_row < row:
+            frame = self._next_frame()
+            self._left = frame[row - self._next_row :]
+            self._next_row += frame.height - self._left.height
+
+    def take(self, most_rows: int, most_bytes: int) -> pl.DataFrame:
+        """The next rows, until there are enough of them, or of their bytes."""
+        taken: list[pl.DataFrame] = []
+        rows = size_bytes = 0
+        while rows < most_rows and size_bytes < most_bytes and self._next_row < self._stop:
+            try:
+                frame = self._next_frame()
+            except (pa.ArrowException, OSError) as error:
+                if not taken:
+                    raise
+                self._problem = error  # for the next batch: these rows are good
+                break
+            now, self._left = frame[: most_rows - rows], frame[most_rows - rows :]
+            taken.append(now)
+            rows += now.height
+            size_bytes += int(now.estimated_size())
+            self._next_row += now.height
+        return pl.concat(taken)
+
+    def _next_frame(self) -> pl.DataFrame:
+        if self._problem is not None:
+            raise self._problem
+        frame, self._left = self._left, None
+        if frame is not None and frame.height:
+            return frame
+        found = next(self._frames, None)
+        if found is None:
+            raise pa.ArrowInvalid(f"it ends before row {self._stop}")
+        return found
 
 
 class _Gone(ConnectorError):
@@ -216,16 +278,18 @@ class _ParquetReader(FileReader):
         offset: LinesOffset,
         schema: pl.Schema | None,
         batch_rows: int,
+        most_bytes: int,
         on_error: OnError,
         follower: Follower,
     ) -> None:
         super().__init__(on_error)
+        self._most_bytes = most_bytes
         self._files = files
         self._offset = offset
         self._schema = schema
         self._batch_rows = batch_rows
         self._follower = follower
-        self._decoded: tuple[str, int, pl.DataFrame] | None = None
+        self._rows: _Rows | None = None
 
     @property
     def offset(self) -> tuple[LinesOffset, pl.Schema | None]:
@@ -234,6 +298,7 @@ class _ParquetReader(FileReader):
     def seek(self, offset: tuple[LinesOffset, pl.Schema | None]) -> None:
         self._offset, self._schema = offset
         self._rejected = []
+        self._rows = None
 
     def stop_at(self, point: Listing) -> None:
         self._follower = replace(self._follower, listed=point)
@@ -253,7 +318,7 @@ class _ParquetReader(FileReader):
 
     def close(self) -> None:
         self._files.close()
-        self._decoded = None
+        self._rows = None
 
     def _read_split(self, split: Split) -> pl.DataFrame | None:
         """The next rows of this split; None when it is finished, or must be rejected."""
@@ -282,27 +347,25 @@ class _ParquetReader(FileReader):
 
     def _read_group(self, file: _OpenFile, group: _Group, position: int | None) -> pl.DataFrame:
         start = max(position or 0, group.first_row)
+        if self._rows is None or self._rows.at != (file.path, start):
+            self._rows = _Rows(file, group, self._batch_rows)
+        rows = self._rows
         try:
-            frame = self._group_frame(file, group)
-        except (pa.ArrowException, OSError) as error:
-            place = f"'{file.path}', row group {group.number} (rows from {group.first_row})"
+            rows.skip_to(start)
+            batch = rows.take(self._batch_rows, self._most_bytes)
+        except (pa.ArrowException, OSError, OversizedRowGroup) as error:
+            place = f"'{file.path}', row group {group.number} (rows from {start})"
             problem = ConnectorError(
                 f"{place}: {error}. Write the file again, or exclude it from the pattern."
             )
-            self._leave_out(place, problem, group.rows)
-            frame, start = pl.DataFrame(), group.first_row + group.rows
-        row = start - group.first_row
-        batch = frame[row : row + self._batch_rows]
-        stop = start + batch.height
+            self._leave_out(place, problem, group.first_row + group.rows - start)
+            batch, stop = pl.DataFrame(), group.first_row + group.rows
+        else:
+            stop = start + batch.height
         if stop == group.first_row + group.rows:
-            self._decoded = None
+            self._rows = None
         self._offset = replace(self._offset, position=stop)
         return batch
-
-    def _group_frame(self, file: _OpenFile, group: _Group) -> pl.DataFrame:
-        if self._decoded is None or self._decoded[:2] != (file.path, group.number):
-            self._decoded = (file.path, group.number, file.read(group))
-        return self._decoded[2]
 
     def _check_schema(self, file: _OpenFile) -> None:
         if self._schema is None:

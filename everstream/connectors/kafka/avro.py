@@ -58,7 +58,7 @@ class Avro:
             raise UserError("registry=... needs values with a header, which names the schema.")
         try:
             if self.schema is not None:
-                fastavro.parse_schema(self.parsed())
+                _require_bytes(fastavro.parse_schema(self.parsed()))
         except (fastavro.schema.SchemaParseException, ValueError) as error:
             raise UserError(f"Avro(schema=...) cannot be read: {error}") from None
 
@@ -171,11 +171,49 @@ def fetched_schema(registry: str, number: int) -> Any:
     try:
         if kind != "AVRO":
             raise ValueError(f"it is of type {kind}")
-        return fastavro.parse_schema(json.loads(schema))
+        parsed = fastavro.parse_schema(json.loads(schema))
+        _require_bytes(parsed)
+        return parsed
     except (ValueError, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
         raise ValueError(
             f"schema {number} of the registry at {shown} is not Avro: {error}"
         ) from None
+
+
+def _require_bytes(schema: Any) -> None:
+    """Raise a ValueError for arrays of items without bytes: a short value can claim any number."""
+    _may_be_empty(schema, {})
+
+
+def _may_be_empty(schema: Any, named: dict[str, bool]) -> bool:
+    """Whether a value of this schema can take no byte; `named`: the same for types seen before."""
+    match schema:
+        case str():
+            return schema == "null" or named.get(schema, False)
+        case list():  # a union, whose value begins with the number of its type
+            for one in schema:
+                _may_be_empty(one, named)
+            return False
+        case {"type": "array", "items": items}:
+            if _may_be_empty(items, named):
+                raise ValueError(
+                    "an array has items that take no bytes, so it can be of any length"
+                )
+            return False
+        case {"type": "map", "values": values}:
+            _may_be_empty(values, named)
+            return False
+        case {"type": "fixed", "name": name, "size": size}:
+            named[name] = size == 0
+            return named[name]
+        case {"type": "record" | "error", "name": name, "fields": fields}:
+            named[name] = False  # while its own fields refer to it
+            empty = [_may_be_empty(one["type"], named) for one in fields]
+            named[name] = all(empty)
+            return named[name]
+        case {"type": inner} if isinstance(inner, (dict, list)) or inner == "null":
+            return _may_be_empty(inner, named)
+    return False
 
 
 def _is_unknown(error: urllib.error.HTTPError) -> bool:

@@ -53,6 +53,9 @@ class KafkaSink(Sink):
     def describe_output(self) -> dict[str, Any]:
         return {**super().describe_output(), "topic": self.output.topic}
 
+    def irrevocable(self) -> str | None:
+        return f"Kafka cannot remove messages from topic '{self.output.topic}'"
+
     def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
         output = self.output
         if output.audit_copy is not None:

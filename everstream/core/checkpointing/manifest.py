@@ -43,6 +43,8 @@ class EpochManifest:
     """Where the frames in flight between these checkpoints are kept."""
     described: dict[str, Description] | None = None
     """Operator -> the description of its saved state; None in manifests of the first format."""
+    irrevocable: dict[str, str] | None = None
+    """Exactly-once sink -> why its output cannot be removed; None if the writer did not record it."""
     key_groups: int | None = None
     """The number of key groups; None, as in older formats: as many as the operator has shards."""
     most_shards: dict[str, int] = field(default_factory=dict)
@@ -95,6 +97,7 @@ class EpochManifest:
             "shard_counts": self.shard_counts,
             "log": self.log,
             "described": self.described,
+            "irrevocable": self.irrevocable,
             "key_groups": self.key_groups,
             "most_shards": self.most_shards,
             "returns": list(self.returns),
@@ -119,6 +122,7 @@ class EpochManifest:
             written_at=body.get("written_at"),
             log=body.get("log", "none"),
             described=body.get("described"),
+            irrevocable=body.get("irrevocable"),
             key_groups=body.get("key_groups"),
             most_shards=body.get("most_shards", {}),
             returns=tuple(body.get("returns", ())),
@@ -151,6 +155,7 @@ def epoch_manifest(
         written_at=written_at,
         log=log,
         described=plan.described,
+        irrevocable=plan.irrevocable,
         key_groups=plan.key_groups,
         most_shards=before.most_shards if before is not None else {},
         returns=before.returns if before is not None else (),
