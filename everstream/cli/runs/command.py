@@ -155,13 +155,13 @@ def may_delete(command: RunCommand, yes: bool) -> bool:
 
 def run_watched(command: RunCommand, json_file: Path | None) -> int:
     from everstream.cli.runs.supervise import USAGE
-    from everstream.cli.runs.watch import Watched
+    from everstream.cli.runs.watch import WatchedRun
 
     def say(text: str) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     try:
-        watched = Watched(
+        watched = WatchedRun(
             command, lambda command, begin: run_supervised(command, json_file, begin), say
         )
     except UserError as error:

@@ -46,7 +46,7 @@ class FileWatch:
         return None
 
 
-class Watched:
+class WatchedRun:
     """Runs a program, and again after each change, until the user stops it."""
 
     def __init__(

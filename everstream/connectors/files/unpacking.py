@@ -42,7 +42,7 @@ class OversizedRowGroup(ConnectorError):
 
 
 @dataclass(frozen=True)
-class Page:
+class PageHeader:
     """What the header of a page states."""
 
     kind: int
@@ -57,7 +57,7 @@ class Page:
 class Column:
     """A column of a row group: its pages, and what its values are."""
 
-    pages: Sequence[Page]
+    pages: Sequence[PageHeader]
     width: int | None
     """The bytes of a value; None if values differ."""
     repeated: bool
@@ -75,7 +75,7 @@ class Column:
             return self.width
         return _ADDRESS_BYTES + max((self._text_bytes(page) for page in self._data), default=0)
 
-    def _text_bytes(self, page: Page) -> int:
+    def _text_bytes(self, page: PageHeader) -> int:
         if page.encoding == _BY_PREFIX:
             return page.unpacked_bytes
         if page.encoding not in _BY_DICTIONARY:
@@ -107,11 +107,11 @@ class Column:
         return sum(p.unpacked_bytes for p in self.pages if p.kind == _DICTIONARY_PAGE)
 
     @property
-    def _data(self) -> list[Page]:
+    def _data(self) -> list[PageHeader]:
         return [page for page in self.pages if page.kind in _DATA_PAGES]
 
 
-def pages_of(read_at: ReadAt, start: int, size_bytes: int) -> Iterator[Page]:
+def pages_of(read_at: ReadAt, start: int, size_bytes: int) -> Iterator[PageHeader]:
     """The pages of a column chunk, in order."""
     position, stop = start, start + size_bytes
     while position < stop:
@@ -269,7 +269,7 @@ def _safe_rows(columns: Collection[Column], most_bytes: int) -> int:
     return max(1, most_bytes // max(row, 1))
 
 
-def _page_at(read_at: ReadAt, position: int, stop: int) -> Page:
+def _page_at(read_at: ReadAt, position: int, stop: int) -> PageHeader:
     look = _FIRST_LOOK_BYTES
     while True:
         data = read_at(position, min(look, stop - position))
@@ -290,7 +290,7 @@ class _Thrift:
         self._data = data
         self._at = 0
 
-    def page(self) -> Page:
+    def page(self) -> PageHeader:
         fields = self._struct(0)
         of_data = fields.get(5) or fields.get(8) or {}
         of_dictionary = fields.get(7) or {}
@@ -304,7 +304,7 @@ class _Thrift:
         numbers = {name: n for name, n in found.items() if isinstance(n, int) and n >= 0}
         if len(numbers) < len(found):
             raise OversizedRowGroup("the header of a page states no sizes")
-        return Page(**numbers, header_bytes=self._at)
+        return PageHeader(**numbers, header_bytes=self._at)
 
     def _struct(self, depth: int) -> dict[int, Any]:
         fields: dict[int, Any] = {}
