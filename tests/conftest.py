@@ -45,7 +45,6 @@ os.environ.setdefault(
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", _SHORT_LIVED)
 # For runs that name no master, those in a reader's program included.
 os.environ["EVERSTREAM_MASTER"] = MASTER
-os.environ["EVERSTREAM_ENGINE"] = "local"
 settings.register_profile("everstream", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("everstream")
 
@@ -72,12 +71,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> BalancedSche
     return BalancedScheduling(config, log)
 
 
+LOCAL = ("pipeline", "runtime", "annotations", "transactions", "connectors", "fuzz")
+"""Folders of tests about what pipelines mean, to which Spark adds nothing: they run locally."""
+
+
 @pytest.fixture(autouse=True, scope="module")
 def engine_of_module(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Runs of tests are local, except in modules that say what Spark adds to them."""
+    """Runs in the folders of LOCAL are local, except in modules that say what Spark adds."""
+    folder = request.path.relative_to(Path(_ROOT) / "tests").parts[0]
     with pytest.MonkeyPatch.context() as patch:
-        if request.node.get_closest_marker("spark"):
-            patch.setenv("EVERSTREAM_ENGINE", "tasks")
+        if folder in LOCAL and not request.node.get_closest_marker("spark"):
+            patch.setenv("EVERSTREAM_ENGINE", "local")
         yield
 
 

@@ -268,15 +268,15 @@ def engines(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="Measure this part alone (floors, nexmark_2, word_count, windowed_count or losses; may "
+            help="Measure this part alone (starts, floors, nexmark_2, word_count, windowed_count or losses; may "
             "be said again); the other figures of an existing --json file stay in it."
         ),
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Compare both engines on the same work: minimum cost of an epoch, and throughput.
+    """Compare the engines on the same work: start-up, recovery, minimum cost of an epoch, throughput.
 
-    NEXMark 2, a running word count and a windowed count on two cores, epochs and checkpoints of one
+    How long each engine takes to start, and to restore a killed worker. Then NEXMark 2, a running word count and a windowed count on two cores, epochs and checkpoints of one
     second, the engines in turn; the latter two also in native Structured Streaming with Python
     (applyInPandasWithState, and the words also by transformWithState). Then what it costs an epoch if
     caches are lost or a worker is killed. Every output is checked.

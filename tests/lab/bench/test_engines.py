@@ -56,7 +56,7 @@ def test_a_part_that_does_not_exist_is_named() -> None:
 
 
 @pytest.mark.long
-def test_the_command_compares_both_engines_and_native_streaming(tmp_path: Path) -> None:
+def test_the_command_compares_all_engines_and_native_streaming(tmp_path: Path) -> None:
     file = tmp_path / "engines.json"
     sizes = ["--bids", "50000", "--words", "20000", "--windowed-bids", "50000", "--state-mb", "4"]
     small = ["--native-words", "1000", "--native-bids", "1000"]
@@ -67,8 +67,12 @@ def test_the_command_compares_both_engines_and_native_streaming(tmp_path: Path) 
     written = json.loads(file.read_text())
     figures = written["figures"]
     assert {"epoch floor, stateless", "epoch floor, keyed"} <= figures.keys()
+    for engine in ("tasks", "microbatch", "local"):
+        assert figures[f"start, {engine}"]["value"] > 0
+        assert figures[f"worker killed until restored, {engine}"]["value"] > 0
     for name in ("nexmark_2", "word_count", "windowed_count"):
         assert figures[f"{name}, microbatch"]["ratio"] > 0
+        assert figures[f"{name}, local"]["ratio"] > 0
     against = {name for name in figures if name.endswith("against native")}
     assert against == {"word_count, against native", "windowed_count, against native"}
     assert written["settings"]["state_bytes"] == 4 << 20
