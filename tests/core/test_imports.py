@@ -35,12 +35,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "observability.ui": {
         *(*WRITING, "core", "extras", "observability.history", "inspection", "connectors")
     },
-    "testing": {*WRITING, "core"},
+    "testing": {*RUNNING, "simulation", "audit.comparison", "audit.fingerprint"},
     "simulation": RUNNING,
     "engine": {*RUNNING, "hiding", "planning", "observability.monitoring", "observability.history"},
     "engine.tasks": {*RUNNING, "engine"},
     "engine.microbatch": {*RUNNING, "engine"},
-    "audit": {*RUNNING, "engine", "simulation", "inspection"},
+    "audit": {
+        *(*RUNNING, "engine", "simulation", "inspection", "audit.comparison", "audit.fingerprint")
+    },
+    "audit.comparison": {"audit.fingerprint"},
+    "audit.fingerprint": set(),
     "demo": {"core", "extras"},
     "cli": {
         *(*RUNNING, "engine", "simulation", "inspection", "audit", "planning", "annotations"),
