@@ -6,7 +6,18 @@ makes record streams for Hypothesis. `sources` and `sinks` have the conformance 
 connectors.
 """
 
+from everstream.simulation.faults.injected import Faults
+from everstream.testing.checking import CheckFailed, CheckReport, check
 from everstream.testing.operator_harness import OperatorHarness, operator
 from everstream.testing.pipeline_harness import Harness, harness
 
-__all__ = ["Harness", "OperatorHarness", "harness", "operator"]
+__all__ = [
+    "CheckFailed",
+    "CheckReport",
+    "Faults",
+    "Harness",
+    "OperatorHarness",
+    "check",
+    "harness",
+    "operator",
+]

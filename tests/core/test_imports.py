@@ -47,7 +47,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "audit.fingerprint": set(),
     "demo": {"core", "extras"},
     "cli": {
-        *(*RUNNING, "engine", "simulation", "inspection", "audit", "planning", "annotations"),
+        *(*RUNNING, "engine", "simulation", "inspection", "audit", "audit.comparison"),
+        *("planning", "annotations"),
         *("observability.monitoring", "observability.history", "observability.ui"),
         *("demo", "hiding"),
     },
