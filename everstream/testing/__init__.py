@@ -3,7 +3,8 @@
 `harness` runs a pipeline and `operator` one operator, in virtual time, step by step. `check` runs a
 pipeline under many seeded faults and compares its output with a run without faults. `strategies`
 makes record streams for Hypothesis. `sources` and `sinks` have the conformance suites for your own
-connectors.
+connectors. With pytest, the fixtures `harness`, `operator_harness` and `check_pipeline` are there
+without an import.
 """
 
 from everstream.simulation.faults.injected import Faults

@@ -11,6 +11,7 @@ from everstream.pipeline.event_time.windows import Duration
 from everstream.pipeline.operator import OUT, Operator
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.testing.pipeline_harness import START, Harness, harness
+from everstream.testing.records import Records
 
 INPUT: Final = "input"
 OPERATOR: Final = "operator"
@@ -109,7 +110,7 @@ class OperatorHarness:
                 f"there is no output '{output}'; known are: {', '.join(self._outputs)}. Name others "
                 "with outputs=[...]."
             )
-        return self._harness.output(output) + self._harness.uncommitted(output)
+        return Records(self._harness.output(output) + self._harness.uncommitted(output))
 
     def state(self, name: str | None = None) -> dict[Any, Any]:
         """Its state: key -> value; name: which, if it declares several."""

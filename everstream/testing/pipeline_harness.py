@@ -48,6 +48,7 @@ from everstream.testing.instrumenting import (
     late_name,
     sorts_out_late_records,
 )
+from everstream.testing.records import Records
 
 START: Final = "2026-01-01T00:00"
 """The processing time at which a harness begins, unless a test chooses another."""
@@ -253,11 +254,11 @@ class Harness:
         Output is committed by `checkpoint` and when the input has ended; before that it is in
         `uncommitted`.
         """
-        return deepcopy(self._world.outside.output(self._sink(sink)))
+        return Records(deepcopy(self._world.outside.output(self._sink(sink))))
 
     def uncommitted(self, sink: str) -> list[Any]:
         """What a sink was given since the last checkpoint: a crash takes it back."""
-        return deepcopy(self._uncommitted(self._sink(sink)))
+        return Records(deepcopy(self._uncommitted(self._sink(sink))))
 
     def late(self, operator: str) -> list[Any]:
         """The records that were too late for a window or a join, committed or not."""
@@ -266,7 +267,7 @@ class Harness:
         if operator not in found:
             self._refuse("operator with late records", operator, found)
         name = late_name(found[operator].name)
-        return deepcopy(self._world.outside.output(name) + self._uncommitted(name))
+        return Records(deepcopy(self._world.outside.output(name) + self._uncommitted(name)))
 
     def dead_letters(self, operator: str) -> list[Rejected]:
         """What an operator with on_error="dead_letter" has rejected, committed or not."""
@@ -275,7 +276,7 @@ class Harness:
         if operator not in keeping:
             self._refuse("operator with on_error='dead_letter'", operator, keeping)
         name = operator + DEAD_LETTERS
-        return deepcopy(self._world.outside.output(name) + self._uncommitted(name))
+        return Records(deepcopy(self._world.outside.output(name) + self._uncommitted(name)))
 
     def state(self, operator: str, name: str | None = None) -> dict[Any, Any]:
         """The state of an operator: key -> value, over all its shards, or of one ("fold:1").
