@@ -8,6 +8,7 @@ difference is attributed to the first operator on the way that emitted something
 import random
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
@@ -87,7 +88,7 @@ def check(
 
     inputs: for each source, by its name, the records that it emits before it ends.
     faults: how many faults of each kind a seed may have, at most.
-    seeds: how many seeds to try, or which. A thousand take about a minute.
+    seeds: how many seeds to try, or which. For a small pipeline, a thousand take a minute or two.
     upgrade: a changed pipeline that each run continues with, from a checkpoint in the middle.
     checkpoint: the protocol (default: aligned). Intervals follow from the seed.
     compare: computes what must be equal from the outputs of all sinks, if not all of it.
@@ -100,11 +101,11 @@ def check(
     >>> testing.check(pipeline, {"orders": range(100)}, seeds=5).seeds
     5
     """
-    subject = _Subject(
-        pipeline, inputs, upgrade, checkpoint or Coordinated(), compare, faults=faults
-    )
-    expected = subject.expected()
+    subject = _Subject(pipeline, inputs, upgrade, checkpoint or Coordinated(), compare, faults)
     chosen = range(seeds) if isinstance(seeds, int) else seeds
+    if not chosen:
+        raise UserError(f"seeds={seeds!r}: give a number from 1 up, or a list of seeds.")
+    expected = subject.expected()
     happened = recoveries = 0
     for seed in chosen:
         found = subject.run(seed, faults, only)
@@ -189,7 +190,7 @@ class _Subject:
         feeds = self._feeds(number)
         twin = instrumented(self.pipeline, number, all_outputs=True)
         on_disk = any_on_disk(self.pipeline.graph) is not None
-        with tempfile.TemporaryDirectory() if on_disk else _NoFolder() as scratch:
+        with tempfile.TemporaryDirectory() if on_disk else nullcontext("") as scratch:
             world = World(
                 seed,
                 shape_of(twin, workers, _fixed(twin.graph)),
@@ -312,7 +313,8 @@ class _Shrunk:
     def message(self) -> str:
         subject, found = self._subject, self._found
         culprit = subject.culprit(self._expected, found)
-        faults = [f"  {line}" for line in found.history.faults] or ["  none: the timing alone"]
+        alone = "the timing" if subject.upgrade is None else "the upgrade"
+        faults = [f"  {line}" for line in found.history.faults] or [f"  none: {alone} is enough"]
         return "\n".join(
             [
                 f"under seed {self._seed} the output differs from that of a run without faults.",
@@ -346,16 +348,6 @@ def _changed(faults: Faults) -> str:
     plain = vars(Faults())
     given = (f"{name}={value!r}" for name, value in vars(faults).items() if value != plain[name])
     return f"testing.Faults({', '.join(given)})"
-
-
-class _NoFolder:
-    """For pipelines that keep no state on disk."""
-
-    def __enter__(self) -> str:
-        return ""
-
-    def __exit__(self, *_: object) -> None:
-        """There is nothing to remove."""
 
 
 def _cut(batch: Batch) -> list[Batch]:

@@ -433,7 +433,7 @@ class Harness:
     def _check_running(self) -> None:
         self._check_open()
         if self._world.outcome is not None:
-            raise UserError(f"the run has {self._world.outcome.value}: there is nothing to do.")
+            raise UserError(f"the run has {self._world.outcome.value}: no worker is left for this.")
 
     def _refuse(self, what: str, name: str, known: Iterable[str]) -> NoReturn:
         names = ", ".join(known) or "none"

@@ -247,9 +247,16 @@ def test_an_upgrade_with_a_wrong_migration_is_found() -> None:
     told = failure(counts(Counting()), seeds=10, upgrade=upgraded(lambda had, version: [0]))
     assert "the first operator whose output differs: 'count'" in told
     assert "upgrade=upgrade" in told
+    assert re.search(r"\(0 of \d+ faults\).*\n  none: the upgrade is enough\n", told), told
 
 
 # Mistakes.
+
+
+@pytest.mark.parametrize("seeds", [0, []])
+def test_a_check_without_seeds_is_refused(seeds: Any) -> None:
+    with pytest.raises(UserError, match="give a number from 1 up"):
+        testing.check(counts(Counting()), ORDERS, seeds=seeds)
 
 
 def test_inputs_name_exactly_the_sources() -> None:

@@ -195,6 +195,43 @@ def test_an_error_of_the_users_function_is_raised_with_its_cause() -> None:
         h.push("rows", [1, 0])
 
 
+def test_a_run_that_failed_resumes_with_the_corrected_pipeline() -> None:
+    def dividing(divide: Any) -> es.Pipeline:
+        pipeline = es.Pipeline("division")
+        rows = pipeline.source(es.FromList([]), name="rows")
+        return rows.map(divide, name="divide").sink(es.Collect(), name="out")
+
+    with testing.harness(dividing(lambda n: 4 // n)) as h:
+        h.push("rows", [2])
+        h.checkpoint()
+        with pytest.raises(RunFailed):
+            h.push("rows", [0])
+        with pytest.raises(UserError, match="the run has failed: no worker is left"):
+            h.checkpoint()
+        h.restart(dividing(lambda n: 4 // (n or 1)))
+        assert (h.output("out"), h.uncommitted("out")) == ([2], [4])
+
+
+def test_transactions_survive_a_crash() -> None:
+    stock = es.Table("stock", initial=5)
+
+    @es.transaction(left=stock.key("item"), writes="left", interpreted=True)
+    def buy(left: Any, amount: Any) -> Any:
+        return es.ABORT if left < amount else left - amount
+
+    pipeline = es.Pipeline("shop")
+    orders = pipeline.source(es.FromList([]), name="orders")
+    orders.transact(buy, name="buy").sink(es.Collect(), name="out")
+    with testing.harness(pipeline) as h:
+        h.push("orders", [{"item": 1, "amount": 3}])
+        h.checkpoint()
+        h.push("orders", [{"item": 1, "amount": 1}])
+        h.crash("buy:0")
+        h.push("orders", [{"item": 1, "amount": 3}])
+        h.end()
+        assert [row["committed"] for row in h.output("out")] == [True, True, False]
+
+
 def test_dead_letters_are_kept() -> None:
     pipeline = es.Pipeline("division")
     rows = pipeline.source(es.FromList([]), name="rows")
