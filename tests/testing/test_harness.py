@@ -436,6 +436,26 @@ def test_a_changed_number_of_shards_is_taken_along() -> None:
         assert sorted(h.output("totals")) == sorted([(n, v) for n in "abcd" for v in (1, 11)])
 
 
+def test_a_source_with_other_shards_goes_through_all_that_is_pushed() -> None:
+    def where(shards: int) -> es.Pipeline:
+        pipeline = es.Pipeline("shards")
+        rows = pipeline.source(es.FromList([]), name="rows", shards=shards)
+        return rows.process(WhereItRuns(), name="where").sink(es.Collect(), name="out")
+
+    with testing.harness(where(1)) as h:
+        h.push("rows", ["a"])
+        h.checkpoint()
+        h.restart(where(3))
+        h.push("rows", ["b", "c", "d"])
+        h.checkpoint()
+        assert {shard for shard, _ in h.output("out")} == {0, 1, 2}
+        h.push("rows", ["e", "f", "g"])
+        h.restart(where(2))
+        h.push("rows", ["h"])
+        h.end()
+        assert sorted(record for _, record in h.output("out")) == [*"abcdefgh"]
+
+
 class Balance(es.Operator):
     amount = es.Keyed[Any](init=int)
 
