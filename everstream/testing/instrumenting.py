@@ -41,6 +41,11 @@ class CapturedSink(OutsideSink):
 class CapturedWriter(OutsideWriter):
     """Copies what it is given, as a write does: the operator may change its objects later."""
 
+    def __init__(self, run: int, shard: SinkShard) -> None:
+        super().__init__(run, shard)
+        self.output = shard.operator
+        """The name that its output is kept under."""
+
     def write(self, batch: Batch) -> None:
         super().write(BatchPayload(encoded=BatchPayload(batch).encoded).batch)
 

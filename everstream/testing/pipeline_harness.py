@@ -381,7 +381,7 @@ class Harness:
             record
             for runner in sorted(self._runners(), key=lambda runner: runner.shard.id)
             for stage in runner.chain.stages.values()
-            if isinstance(stage.writer, CapturedWriter) and stage.writer.who.operator == name
+            if isinstance(stage.writer, CapturedWriter) and stage.writer.output == name
             for record in stage.writer.open_records
         ]
         return [record for key in keys for record in prepared[key]] + open_records
