@@ -188,11 +188,16 @@ PAGES = (
     Page(
         "testing.md",
         "Testing",
-        "This page lists the conformance suites that you run your own sources and sinks through.",
+        "This page lists what you test your own pipelines and operators with, without Spark, and the "
+        "conformance suites that you run your own sources and sinks through.",
         (
+            *_in("testing", "harness", "Harness", "operator", "OperatorHarness"),
+            *_in("testing", "check", "CheckReport", "CheckFailed", "Faults"),
+            *_in("testing.strategies", "record_streams", "batches"),
             *_in("testing.sources", "check_source"),
             *_in("testing.sinks", "check_sink", "default_batches"),
         ),
+        (("Test your pipeline", "tutorials/test-your-pipeline.md"),),
     ),
 )
 

@@ -235,7 +235,7 @@ class SimulatedDriver:
         if self.alive and not self._is_over:
             self._look_at_plan()
             self.obey(self.coordinator.on_tick(world.scheduler.now_s))
-            world.scheduler.after(0.01, self._tick)
+            world.scheduler.after(0.01, self._tick, waits=True)
 
     def obey(self, orders: list[Order]) -> None:
         world = self.world
@@ -270,7 +270,7 @@ class SimulatedDriver:
     def _end(self, outcome: Outcome, error: EverstreamError | None) -> None:
         world = self.world
         world.event(f"the run {outcome.value}")
-        world.outcome = outcome
+        world.outcome, world.error = outcome, error
         world.history.refused = outcome is Outcome.FAILED and self._all_rotten()
         if error is not None:
             world.note(str(error))

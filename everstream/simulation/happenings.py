@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from everstream.core.orders import Outcome
+from everstream.errors import EverstreamError
 from everstream.events import RunEvent, sentence
 from everstream.simulation.checks import Liveness
 from everstream.simulation.faults.injected import Moment
@@ -19,6 +20,8 @@ class Happenings:
         self.history = history
         self.liveness = Liveness()
         self.outcome: Outcome | None = None
+        self.error: EverstreamError | None = None
+        """What the last run failed with."""
         self.watchers: list[Callable[[str], None]] = []
         """Called with every event, as text."""
         self.ambushes: dict[tuple[Moment, int], Callable[[], None]] = {}

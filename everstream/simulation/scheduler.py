@@ -13,20 +13,28 @@ class Scheduler:
         self.random = random.Random(seed)
         self.now_s = 0.0
         self.steps = 0
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self.due = 0
+        """Callbacks in the queue, without those that only wait for time to pass."""
+        self._queue: list[tuple[float, int, bool, Callable[[], None]]] = []
         self._ties = itertools.count()
 
-    def after(self, delay_s: float, callback: Callable[[], None]) -> None:
-        heapq.heappush(self._queue, (self.now_s + delay_s, next(self._ties), callback))
+    def after(self, delay_s: float, callback: Callable[[], None], *, waits: bool = False) -> None:
+        """waits: it is a tick or an alarm, and nothing is under way that it completes."""
+        self._put(self.now_s + delay_s, waits, callback)
 
     def at(self, time_s: float, callback: Callable[[], None]) -> None:
-        heapq.heappush(self._queue, (max(time_s, self.now_s), next(self._ties), callback))
+        self._put(max(time_s, self.now_s), False, callback)
+
+    def _put(self, time_s: float, waits: bool, callback: Callable[[], None]) -> None:
+        self.due += not waits
+        heapq.heappush(self._queue, (time_s, next(self._ties), waits, callback))
 
     def step(self) -> bool:
         """Run the next callback; False if there is none."""
         if not self._queue:
             return False
-        self.now_s, _, callback = heapq.heappop(self._queue)
+        self.now_s, _, waits, callback = heapq.heappop(self._queue)
+        self.due -= not waits
         self.steps += 1
         callback()
         return True

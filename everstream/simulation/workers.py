@@ -183,6 +183,12 @@ class SimulatedWorker:
         self._each(lambda runner: runner.on_tune(tuning))
         self._wake()
 
+    def look_again(self) -> None:
+        """The world outside has changed: sources may have records, and timers may be due."""
+        for runner in self.runners.values():
+            runner.ready_at_s = 0.0
+        self._wake()
+
     def die(self) -> None:
         """SIGKILL: memory is lost; a pending write may be torn, lost, or done without an answer."""
         self.alive = False
@@ -266,7 +272,7 @@ class SimulatedWorker:
         self._each(lambda runner: runner.on_tick(now_s))
         if any(runner.saving for runner in self.runners.values()):
             self._wake()
-        self._after(TICK_S, self._tick)
+        self.world.scheduler.after(TICK_S, lambda: self.when_free(self._tick), waits=True)
 
     def _wake(self) -> None:
         """Something came in: there may be work again."""
@@ -294,7 +300,7 @@ class SimulatedWorker:
                 [*waits_s, *(ready_s for ready_s in readies_s if ready_s > 0), math.inf]
             )
             if wake_in_s != math.inf:
-                self.world.scheduler.after(max(0.0, wake_in_s), self._wake)
+                self.world.scheduler.after(max(0.0, wake_in_s), self._wake, waits=True)
         else:
             self.tell(worked.progress())
             outside = self.world.outside

@@ -8,15 +8,21 @@ finish with exactly the right output, or stop and report that data it needs is d
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from itertools import count
 
-from everstream.core.checkpointing.manifest import EpochManifest
+from everstream.core.checkpointing.manifest import EpochManifest, manifests_in
 from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.ids import TaskNumber
 from everstream.core.orders import Outcome, Policy
 from everstream.core.plan import Plan, make_plan, rescaled
 from everstream.core.scheme import ALIGNED, Scheme
+from everstream.core.upgrade.compatibility import (
+    NO_OVERRIDES,
+    GoingOn,
+    UpgradeOverrides,
+    going_on,
+)
 from everstream.errors import InternalError
 from everstream.pipeline.operator import StateKind
 from everstream.pipeline.state_backend import placed
@@ -62,8 +68,14 @@ class World(ProcessMishaps, StoreMishaps):
         spares: int = 0,
         state: StateKind | None = None,
         scratch: str = "",
+        number: int | None = None,
+        only: Container[int] | None = None,
     ) -> None:
-        """state, scratch: where operators keep their state, and the folder for it if on disk."""
+        """state, scratch: where operators keep their state, and the folder for it if on disk.
+
+        number: the number by which sinks find this world; the seed, unless several worlds of one
+        seed exist at once. only: which of the faults that the seed selects happen; None for all.
+        """
         super().__init__(Scheduler(seed), History(seed, shape.name))
         chance = self.scheduler.random
         self.seed = seed
@@ -73,7 +85,8 @@ class World(ProcessMishaps, StoreMishaps):
         self.driver_link_s = chance.choice((0.001, 0.01))
         self.disk = SimulatedDisk(chance)
         self.disk.watch = self._on_created
-        self.outside = OutsideSink.worlds[seed] = Outside(chance)
+        number = seed if number is None else number
+        self.outside = OutsideSink.worlds[number] = Outside(chance)
         in_memory = scheme.log == "memory"
         self.safety = Safety(
             shape, self.outside, scheme.exactly_once or in_memory, may_lose=in_memory
@@ -81,7 +94,7 @@ class World(ProcessMishaps, StoreMishaps):
         self.answers = Answers()
         self.shape = shape
         self.scratch = scratch
-        pipeline = shape.pipeline(seed)
+        pipeline = shape.pipeline(number)
         placing = placed(pipeline.graph, state)
         self.plan: Plan = make_plan(pipeline.with_nodes(placing), shape.workers)
         """The present plan."""
@@ -106,11 +119,20 @@ class World(ProcessMishaps, StoreMishaps):
         self.numbers = count(1)
         """Tells manifests apart."""
         self._start_driver()
-        for at_s, fault in faults.timed(chance):
-            self.scheduler.at(at_s, getattr(self, fault))
-        for moment, number in faults.lying_in_ambush(chance):
-            kill = self.kill_driver if moment == "late" else self.kill_worker
-            self.ambushes[moment, number] = kill
+        self._inject(faults, only)
+
+    def _inject(self, faults: Faults, only: Container[int] | None) -> None:
+        """All faults are drawn, so that those that happen do not depend on the others' absence."""
+        chance = self.scheduler.random
+        timed, ambushes = list(faults.timed(chance)), list(faults.lying_in_ambush(chance))
+        self.faults_drawn = len(timed) + len(ambushes)
+        for number, (at_s, fault) in enumerate(timed):
+            if only is None or number in only:
+                self.scheduler.at(at_s, getattr(self, fault))
+        for number, (moment, epoch) in enumerate(ambushes, len(timed)):
+            if only is None or number in only:
+                kill = self.kill_driver if moment == "late" else self.kill_worker
+                self.ambushes[moment, epoch] = kill
 
     @property
     def workers(self) -> dict[TaskNumber, SimulatedWorker]:
@@ -170,9 +192,25 @@ class World(ProcessMishaps, StoreMishaps):
 
     def resume(self) -> None:
         """Run again on the same store, after a run that has ended."""
-        self.outcome = None
+        self.outcome = self.error = None
         self.liveness.fault(self.scheduler.steps)
         self._start_driver()
+
+    def change(self, plan: Plan, overrides: UpgradeOverrides = NO_OVERRIDES) -> GoingOn:
+        """Let the next driver run this plan, by the rules for upgrades; no driver may be alive.
+
+        Raises a UserError, and changes nothing, if the plan cannot resume from the store.
+        """
+        store = CheckpointStore(self.disk)
+        found = going_on(manifests_in(store), plan, self.scheme.log, overrides)
+        if found.wished is not None:
+            lease = self.lease = store.acquire_lease("the next driver")
+            store.append_manifest(lease, found.wished.to_json())
+        found.tell(plan)
+        self.plan = self.wanted = plan
+        for process in range(len(plan.workers) + self.spares):
+            self.clock_ahead_s.setdefault(TaskNumber(process), 0.0)
+        return found
 
     def _start_driver(self) -> None:
         self.new_driver().take_over()

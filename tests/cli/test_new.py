@@ -39,6 +39,24 @@ def test_a_new_project_runs_and_continues_with_what_is_new(tmp_path: Path) -> No
     assert lines(shop) == ['["ann",1250]', '["ann",2000]', '["bob",300]', '["bob",307]']
 
 
+def test_the_tests_of_a_new_project_pass_and_fail_when_it_is_wrong(tmp_path: Path) -> None:
+    write_project(tmp_path / "shop")
+
+    def tested() -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+            cwd=tmp_path / "shop",
+            capture_output=True,
+            text=True,
+        )
+
+    passed = tested()
+    assert passed.returncode == 0 and "2 passed" in passed.stdout, passed.stdout
+    program = tmp_path / "shop" / "pipeline.py"
+    program.write_text(program.read_text().replace("total + order", "total - order"))
+    assert "2 failed" in tested().stdout
+
+
 def test_nothing_that_exists_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "mine.txt").write_text("mine")

@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "observability.ui": {
         *(*WRITING, "core", "extras", "observability.history", "inspection", "connectors")
     },
-    "testing": {*WRITING, "core"},
+    "testing": {*RUNNING, "simulation", "audit.comparison", "audit.fingerprint"},
     "simulation": RUNNING,
     "engine": {*RUNNING, "hiding", "planning", "observability.monitoring", "observability.history"},
     "engine.spark": {*RUNNING, "engine"},
@@ -43,11 +43,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine.tasks": {*RUNNING, "engine", "engine.spark", "engine.continuous"},
     "engine.microbatch": {*RUNNING, "engine", "engine.spark"},
     "engine.local": {*RUNNING, "engine", "engine.continuous"},
-    "audit": {*RUNNING, "engine", "simulation", "inspection"},
+    "audit": {
+        *(*RUNNING, "engine", "simulation", "inspection", "audit.comparison", "audit.fingerprint")
+    },
+    "audit.comparison": {"audit.fingerprint"},
+    "audit.fingerprint": set(),
     "demo": {"core", "extras"},
     "cli": {
-        *(*RUNNING, "engine", "simulation", "inspection", "audit", "planning", "annotations"),
-        *("engine.local", "observability.monitoring", "observability.history", "observability.ui"),
+        *(*RUNNING, "engine", "simulation", "inspection", "audit", "audit.comparison"),
+        *("planning", "annotations", "engine.local"),
+        *("observability.monitoring", "observability.history", "observability.ui"),
         *("demo", "hiding"),
     },
 }

@@ -28,6 +28,7 @@ from everstream.cli.runs.supervise import Supervisor
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r'^```(\w+)(?: title="(.+?)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 ANYTHING = r"[^\n]*?"
+PLUGIN = "everstream_pytest"
 EXIT_CODE = re.compile(r"# exit code (\d+)")
 
 
@@ -102,6 +103,9 @@ class Following:
             return done.output
         if arguments[0] == "python":
             return self._program(arguments[1])
+        if arguments[0] == "pytest":
+            # Also where the library was installed before it had this plug-in.
+            command = shlex.join([sys.executable, "-m", "pytest", "-p", PLUGIN, *arguments[1:]])
         ended = subprocess.run(
             ["bash", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )

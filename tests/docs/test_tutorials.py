@@ -110,7 +110,7 @@ def test_records_go_from_kafka_to_a_table_and_back_as_the_tutorial_says(kafka: K
 
 
 def test_every_tutorial_is_followed_and_listed_in_their_index() -> None:
-    assert set(TUTORIALS) >= NEEDS_MORE and len(TUTORIALS) == 7
+    assert set(TUTORIALS) >= NEEDS_MORE and len(TUTORIALS) == 8
     index = (ROOT / "docs" / "tutorials" / "index.md").read_text()
     for page in TUTORIALS:
         assert f"]({Path(page).name})" in index, page

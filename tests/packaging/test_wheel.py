@@ -37,7 +37,8 @@ def tracked(*folders: str) -> set[str]:
 
 
 def files_of_the_library() -> set[str]:
-    return tracked("everstream", "everstream_command.py", "pyspark_everstream")
+    modules = ("everstream_command.py", "everstream_pytest.py")
+    return tracked("everstream", *modules, "pyspark_everstream")
 
 
 def pages() -> set[str]:

@@ -8,7 +8,7 @@ from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.orders import Outcome, Policy
 from everstream.core.plan import make_plan
 from everstream.core.scheme import ALIGNED, Scheme
-from everstream.core.upgrade.compatibility import NO_OVERRIDES, UpgradeOverrides, going_on
+from everstream.core.upgrade.compatibility import NO_OVERRIDES, UpgradeOverrides
 from everstream.pipeline.describing import check_names
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.simulation.faults.injected import NO_FAULTS
@@ -50,14 +50,7 @@ class Changing:
         check_names(pipeline.graph)
         world = self.world
         plan = make_plan(pipeline, 3)
-        resumption = going_on(self.manifests(), plan, world.scheme.log, overrides)
-        if resumption.wished is not None:
-            store = CheckpointStore(world.disk)
-            lease = store.acquire_lease("the next driver")
-            store.append_manifest(lease, resumption.wished.to_json())
-        resumption.tell(plan)
-        world.plan = world.wanted = plan
-        self.notes = resumption.notes
+        self.notes = world.change(plan, overrides).notes
         return self
 
     def finish(self) -> Counter[Any]:

@@ -198,6 +198,11 @@ class Coordinator:
         apart = run.every_s is None or run.every_s >= from_s
         return run.phase is Phase.RUNNING and run.writing is None and run.stop is None and apart
 
+    @property
+    def is_pausing(self) -> bool:
+        """A shard has failed, and is retried after a pause."""
+        return bool(self._paused)
+
     def totals(self) -> dict[str, int]:
         """Operator -> records received so far, over all its shards (sources: emitted)."""
         return self._run.progress.totals()

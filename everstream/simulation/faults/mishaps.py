@@ -29,6 +29,8 @@ class ProcessMishaps(Happenings):
     lost_slots: set[TaskNumber]
     """Tasks for which Spark has no slot."""
     operator_trouble: list[str]
+    fixed_time_s: float | None = None
+    """The time by all clocks, if it passes only when a test says so."""
 
     def new_driver(self) -> SimulatedDriver:
         """The next driver, which has not taken over yet; the last is dead or was replaced."""
@@ -119,19 +121,29 @@ class ProcessMishaps(Happenings):
         if self.outcome is not None:
             return
         self.fault("the power is cut")
-        self.driver.alive = False
-        for worker in self.everybody:
-            if worker.alive:
-                worker.die()
+        self.end_processes()
         log = self.disk.list(FOLDER)
         self.disk.lose_unsynced()
         self.answers.on_power_cut(log, self.disk.list(FOLDER))
         self.outside.lose_unsynced()
         self.after(0.1, self.new_driver().take_over)
 
+    def end_processes(self) -> None:
+        """The driver and all workers die, zombies too."""
+        self.driver.alive = False
+        for worker in self.everybody:
+            if worker.alive:
+                worker.die()
+
+    def time_s(self) -> float:
+        """The time by clocks that were not set, in seconds since 1970."""
+        if self.fixed_time_s is not None:
+            return self.fixed_time_s
+        return SECONDS_SINCE_1970 + self.scheduler.now_s
+
     def wall_s(self, machine: TaskNumber) -> float:
         """The time on the clock of this worker's machine."""
-        return SECONDS_SINCE_1970 + self.scheduler.now_s + self.clock_ahead_s[machine]
+        return self.time_s() + self.clock_ahead_s[machine]
 
     def jump_clock(self) -> None:
         """The clock of one machine, or of all, is set."""
