@@ -18,6 +18,7 @@ class Wrapping(Source[T]):
         self.max_shards = source.max_shards
         self.on_error = source.on_error
         self.own_slots = source.own_slots
+        self.needs_spark = source.needs_spark
         self.event_time = source.event_time
         self.replayable = source.replayable
 

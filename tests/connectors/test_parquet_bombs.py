@@ -17,7 +17,7 @@ from everstream.connectors.files.filesystem import filesystem_of
 from everstream.connectors.files.unpacking import (
     Column,
     OversizedRowGroup,
-    Page,
+    PageHeader,
     ParquetBytes,
     pages_of,
 )
@@ -196,8 +196,11 @@ def test_a_reader_resumes_in_the_middle_of_a_row_group_that_is_read_in_pieces(
 def test_a_text_in_a_dictionary_that_is_not_seen_first_is_expected_to_be_as_long_as_it_can_be() -> (
     None
 ):
-    dictionary = Page(DICTIONARY, 10, 5000, 3, PLAIN, 20)
-    plain, by_number = Page(DATA, 10, 40, 4, PLAIN, 20), Page(DATA, 10, 4, 900, BY_DICTIONARY, 20)
+    dictionary = PageHeader(DICTIONARY, 10, 5000, 3, PLAIN, 20)
+    plain, by_number = (
+        PageHeader(DATA, 10, 40, 4, PLAIN, 20),
+        PageHeader(DATA, 10, 4, 900, BY_DICTIONARY, 20),
+    )
     hidden = Column([dictionary, plain, by_number], None, repeated=False)
     assert not hidden.shows_dictionary and hidden.row_bytes == 8 + 5000
     shown = Column([dictionary, by_number, plain], None, repeated=False, longest_text=70)
@@ -205,7 +208,7 @@ def test_a_text_in_a_dictionary_that_is_not_seen_first_is_expected_to_be_as_long
 
 
 def test_a_list_is_expected_to_go_over_all_pages() -> None:
-    pages = [Page(DATA, 10, 800, 100, PLAIN, 20)] * 50
+    pages = [PageHeader(DATA, 10, 800, 100, PLAIN, 20)] * 50
     assert Column(pages, 8, repeated=True).held_bytes == 50 * 800
     assert Column(pages, 8, repeated=False).held_bytes == 800
 

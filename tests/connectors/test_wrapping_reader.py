@@ -112,7 +112,7 @@ class Plainly(Wrapping[int]):
 
 def test_a_source_passes_on_all_that_it_says_of_itself() -> None:
     inner, outer = Marked(), Plainly(Marked())
-    for name in ("max_shards", "on_error", "own_slots", "replayable", "event_time"):
+    for name in ("max_shards", "on_error", "own_slots", "needs_spark", "replayable", "event_time"):
         assert getattr(outer, name) == getattr(inner, name), name
     for name in ("total_records", "tunable", "column_names", "waits_for", "stopping_point"):
         assert getattr(outer, name)() == getattr(inner, name)(), name

@@ -72,7 +72,7 @@ def test_an_operator_is_named_with_its_attribute_before_spark_starts() -> None:
     pipeline = es.Pipeline("unsendable-operator")
     pipeline.source(es.Range(3)).process(Asks(), name="asks").collect()
     with pytest.raises(GraphError, match=r"'asks': .*'session' of attribute 'client' cannot"):
-        pipeline.run(master="spark://nobody.invalid:1")
+        pipeline.run(engine="tasks", master="spark://nobody.invalid:1")
 
 
 def test_a_key_function_is_named_with_the_operator_behind_it() -> None:

@@ -73,6 +73,7 @@ class Journal(Source[T]):
         self.max_shards = self._feed.max_shards
         self.on_error = self._feed.on_error
         self.own_slots = self._feed.own_slots
+        self.needs_spark = self._feed.needs_spark
 
     def describe_offsets(self) -> dict[str, Any]:
         return {**super().describe_offsets(), "folder": place_of(self._fs, self._folder)}
