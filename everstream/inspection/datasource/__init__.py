@@ -20,6 +20,13 @@ def register(spark: "SparkSession") -> None:
     Spark looks for it where packages are installed or in `PYTHONPATH`. It does not see an editable
     install (`pip install -e`); there, call this once per session.
     """
+    from pyspark.errors import AnalysisException
+
     from everstream.inspection.datasource.source import EverstreamSource
 
-    spark.dataSource.register(EverstreamSource)
+    try:
+        spark.dataSource.register(EverstreamSource)
+    except AnalysisException as error:
+        # Spark 4.0 refuses to register a format that it has found; later versions replace it.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise

@@ -8,6 +8,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from everstream.core.checkpointing.manifest import EpochManifest
+from everstream.engine.spark.launcher import SPARK
 from everstream.errors import UserError
 from everstream.inspection.checkpoints import choose, survey_of
 from everstream.inspection.datasource import checkpoints, output, state
@@ -57,10 +58,20 @@ class EverstreamSource(DataSource):
             raise UserError(
                 f"{what} cannot be read as a stream; output and dead_letters can. Use spark.read."
             )
-        return output.OutputStream(asked.of_kind(what), schema)
+        return _stream(output.OutputOffsets(asked.of_kind(what), schema))
 
     def _asked(self) -> Asked:
         return Asked.of(self.options)
+
+
+def _stream(offsets: output.OutputOffsets) -> DataSourceStreamReader:
+    if SPARK < (4, 2):
+        from everstream.inspection.datasource.stream_before_42 import EarlierOutputStream
+
+        return EarlierOutputStream(offsets)
+    from everstream.inspection.datasource.stream_since_42 import OutputStream
+
+    return OutputStream(offsets)
 
 
 def _what_there_is(asked: Asked) -> What:
