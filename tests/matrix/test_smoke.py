@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import everstream as es
 from everstream.engine.spark.context import make_context
+from everstream.engine.spark.launcher import SPARK
 from everstream.pipeline.checkpointing import EngineName
 
 RECORDS, KEYS = 2_000, 7
@@ -108,3 +110,23 @@ def test_a_pipeline_reads_a_streaming_query_while_a_worker_is_killed(
 
 def twice(row: dict[str, Any]) -> int:
     return int(2 * row["n"])
+
+
+def test_a_streaming_query_writes_a_topic_or_is_refused_with_the_version_that_can(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    folder = tmp_path / "numbers"
+    folder.mkdir()
+    (folder / "0.json").write_text("\n".join(json.dumps({"n": n}) for n in range(100)))
+    frame = session.readStream.schema("n long").json(str(folder))
+    query = frame.writeStream.format("everstream").trigger(availableNow=True)
+    query = query.option("checkpointLocation", str(tmp_path / "offsets"))
+    topic = str(tmp_path / "topic")
+    if SPARK < (4, 1):
+        refusal = r"writeStream.format\(\"everstream\"\) needs Spark 4.1 or newer"
+        with pytest.raises(PySparkException, match=refusal):
+            query.start(topic).awaitTermination()
+        return
+    query.start(topic).awaitTermination()
+    rows = session.read.format("everstream").option("what", "topic").load(topic).collect()
+    assert sorted(row.n for row in rows) == list(range(100))

@@ -1,7 +1,8 @@
 """A store as Spark sees it: output, state, checkpoints and dead letters as DataFrames.
 
 `spark.read.format("everstream")` and `spark.readStream.format("everstream")` work on the stores of
-every run, during the run and after it. They only read. Where Everstream is installed, Spark finds
+every run, during the run and after it. They only read. `df.writeStream.format("everstream")` writes the
+batches of a streaming query to a topic, a folder that they read with `option("what", "topic")`. Where Everstream is installed, Spark finds
 the format without further setup, because it looks for modules called `pyspark_...`; `register` is
 for sessions that cannot find it.
 """

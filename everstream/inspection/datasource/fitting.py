@@ -76,9 +76,15 @@ def _known(kind: pa.DataType) -> pa.DataType:
 
 def fitted(batch: Batch, schema: StructType) -> Iterator[pa.RecordBatch]:
     """The requested columns in the requested types; a key that no dict of a batch has is null."""
-    table = table_of(batch)
-    wanted = arrow_schema(schema)
     of_dicts = isinstance(batch, list) and isinstance(batch[0], dict)
+    return fitted_table(table_of(batch), schema, of_dicts)
+
+
+def fitted_table(
+    table: pa.Table, schema: StructType, of_dicts: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """The requested columns in the requested types; of dicts, a missing column is null."""
+    wanted = arrow_schema(schema)
     columns = []
     for field in wanted:
         if of_dicts and field.name not in table.column_names:

@@ -64,6 +64,9 @@ class OutputOffsets:
         self._schema = schema
         self._until: OutputPosition | None = None
 
+    def initial(self) -> dict[str, Any]:
+        return START.to_json()
+
     def end_here(self) -> None:
         """From now on the stream ends with what is committed now."""
         self._until = CommittedOutput(self._asked).newest()

@@ -1,4 +1,4 @@
-"""The stream of committed output for Spark 4.0 and 4.1, which only ask for the newest offset.
+"""A stream for Spark 4.0 and 4.1, which only ask for the newest offset.
 
 Without the offset to start from, the reader remembers the last one it gave. After a restart of the
 query it knows none, so the first batch can be empty. Spark itself fixes the end of a query with the
@@ -11,19 +11,18 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from everstream.inspection.datasource.committed import START
-from everstream.inspection.datasource.output import OutputOffsets
+from everstream.inspection.datasource.offsets import StreamOffsets
 
 
 class EarlierOutputStream(DataSourceStreamReader):
-    """Committed output, as it comes."""
+    """Committed output, or a topic, as it comes."""
 
-    def __init__(self, offsets: OutputOffsets) -> None:
+    def __init__(self, offsets: StreamOffsets) -> None:
         self._offsets = offsets
-        self._last: dict[str, Any] = START.to_json()
+        self._last: dict[str, Any] = offsets.initial()
 
     def initialOffset(self) -> dict[str, Any]:
-        return START.to_json()
+        return self._offsets.initial()
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
         self._last = self._offsets.latest(self._last)

@@ -1,4 +1,4 @@
-"""The stream of committed output for Spark 4.2 and newer, which pass the offset to start from."""
+"""A stream for Spark 4.2 and newer, which pass the offset to start from."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,18 +7,17 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from everstream.inspection.datasource.committed import START
-from everstream.inspection.datasource.output import OutputOffsets
+from everstream.inspection.datasource.offsets import StreamOffsets
 
 
 class OutputStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Committed output, as it comes."""
+    """Committed output, or a topic, as it comes."""
 
-    def __init__(self, offsets: OutputOffsets) -> None:
+    def __init__(self, offsets: StreamOffsets) -> None:
         self._offsets = offsets
 
     def initialOffset(self) -> dict[str, Any]:
-        return START.to_json()
+        return self._offsets.initial()
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._offsets.end_here()
