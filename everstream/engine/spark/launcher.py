@@ -152,7 +152,7 @@ class FailedTask:
 
 
 def failed_tasks(context: SparkContext, stage: int, skipped: int, most: int) -> list[FailedTask]:
-    """The failed attempts of a stage, oldest first: at most so many, after the skipped ones."""
+    """The failed attempts of a stage, oldest first: at most `most`, after the skipped ones."""
     jvm = cast("Any", context)._jvm
     words = jvm.org.apache.spark.status.api.v1
     only_failed = jvm.java.util.List.of(words.TaskStatus.FAILED)
