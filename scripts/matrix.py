@@ -107,7 +107,7 @@ def smoke(spark: str, wheel: Path, folder: Path) -> Tried:
         installed = run(python, "-c", CHECK, cwd=folder).strip()
         print(f"Spark {spark}: testing {installed} ...", flush=True)
         tests = folder / f"spark-{spark}" / "smoke"
-        shutil.copytree(TESTS, tests, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(folder / "tests", tests)
         options = ("-q", "-p", "no:cacheprovider", "--timeout", "600", "--rootdir", tests.parent)
         said = run(python, "-m", "pytest", *options, tests, cwd=tests.parent)
     except CommandFailed as error:
@@ -122,6 +122,8 @@ def main(versions: list[str]) -> int:
         folder = Path(name)
         print("Building the wheel ...", flush=True)
         wheel = build_wheel(folder)
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(TESTS, folder / "tests", ignore=ignored)  # as old as the wheel
         tried = [smoke(spark, wheel, folder) for spark in versions]
     print(f"\n{'Spark':8}{'installed':12}{'took':>8}  outcome")
     for one in tried:
