@@ -17,7 +17,7 @@ INSTALL = for needed in $(NEEDED); do scripts/$$needed.sh || [ $$? -eq 3 ] || ex
 
 .DEFAULT_GOAL := help
 CODE := everstream lab pyspark_everstream tests examples scripts
-.PHONY: help setup demo apps test test-failed test-long chaos-in-a-bucket fresh-machine check format docs reference drawings screenshots bench picture clean
+.PHONY: help setup demo apps test test-failed test-long chaos-in-a-bucket fresh-machine matrix check format docs reference drawings screenshots bench picture clean
 
 help:  ## Show what each target does
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,9 +54,13 @@ chaos-in-a-bucket: $(READY) $(CLASSES)  ## Run the tests that kill with all chec
 	@EVERSTREAM_CHAOS_IN_A_BUCKET=yes $(BIN)/python -m pytest -m "not long" tests/chaos
 
 RELEASES ?= bookworm trixie
-ONLY ?= demo test
+fresh-machine: ONLY ?= demo test
 fresh-machine:  ## Run 'make demo' and 'make test' in minimal Debian 12 and 13 (root; RELEASES=trixie ONLY=demo for a part)
 	@scripts/fresh_machine.sh "$(RELEASES)" "$(ONLY)" || [ $$? -eq 3 ]
+
+matrix: ONLY ?= 4.0 4.1 4.2 4.3
+matrix: $(READY)  ## Run smoke tests with a wheel on every supported version of Spark (ONLY="4.0 4.3" for some)
+	@$(BIN)/python scripts/matrix.py $(ONLY)
 
 check: $(READY)  ## Check format, lint, types and the English of documents and messages
 	@$(BIN)/ruff format --check $(CODE)
@@ -96,4 +100,4 @@ picture: demo  ## Draw the README's picture of a recovery anew
 	@cp reports/demo/recovery.png docs/images/recovery.png
 
 clean:  ## Remove the environment and everything generated
-	@rm -rf $(VENV) reports site .pytest_cache .mypy_cache .ruff_cache .hypothesis .everstream
+	@rm -rf $(VENV) reports site .pytest_cache .mypy_cache .ruff_cache .hypothesis .everstream .matrix

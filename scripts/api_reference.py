@@ -733,6 +733,7 @@ This page leads you to every public name, command, option, metric and error.
 | [Command line](command-line.md) | every command with its arguments and options |
 | [Configuration](configuration.md) | every option of a run: default, unit, flag, environment variable |
 | [Metrics](metrics.md) | what a run measures, and the names in Prometheus |
+| [Supported versions](versions.md) | versions of Spark, Python and packages |
 | [Guarantees](guarantees.md) | what happens at each failure, and the limits |
 | [Errors](errors.md) | every error: meaning, fix, exit code |
 | [Glossary](glossary.md) | the terms of this documentation |

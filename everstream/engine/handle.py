@@ -22,6 +22,7 @@ from everstream.core.ids import NO_EPOCH
 from everstream.core.orders import Phase
 from everstream.engine.reporting.listener import Listener
 from everstream.engine.reporting.notebook import run_html
+from everstream.engine.reporting.query_progress import QueryProgress
 from everstream.engine.result import RunResult
 from everstream.engine.signals import stopping_on_signals
 from everstream.errors import RunFailed, UserError
@@ -71,6 +72,7 @@ class RunHandle:
         self._asked: list[Future[int]] = []
         self._seen = NOT_STARTED
         self.live = Live()
+        self._progress = QueryProgress()
         self.events: Newest[RunEvent] = Newest()
         """The events that have a sentence."""
         """The view of the run, for displays."""
@@ -179,6 +181,14 @@ class RunHandle:
         None. `polars.DataFrame(run.metrics()["shards"])` makes a table of one part.
         """
         return self.live.view()
+
+    def recent_progress(self) -> list[dict[str, Any]]:
+        """The last 100 stable epochs with the fields of Spark's StreamingQueryProgress, oldest first.
+
+        `id`, `runId`, `name`, `timestamp`, `batchId` (the epoch), `batchDuration` (ms), `numInputRows`,
+        `inputRowsPerSecond`, `processedRowsPerSecond`, `sources` and `sink`. `json.dumps` takes each.
+        """
+        return self._progress.recent()
 
     def savepoint(self, name: str, timeout: str | float | None = None) -> Savepoint:
         """Take a checkpoint now and keep it under this name until it is deleted.
@@ -355,6 +365,7 @@ class Seeing(Listener):
         self._handle = handle
 
     def on_event(self, event: RunEvent) -> None:
+        self._handle._progress.take(event)
         if isinstance(event, Progressed):
             self._handle._seen = event.status
             return

@@ -21,14 +21,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hiding": set(),
     "state": {"errors", "extras"},
     "pipeline": {"errors", "events", "state"},
-    "connectors": {*WRITING, "hiding"},
+    "connectors": {*WRITING, "hiding", "engine.spark.launcher"},
     "annotations": {*WRITING, "connectors"},
     "transactions": WRITING,
     "core": WRITING,
     "runtime": {*WRITING, "core"},
     "planning": {*WRITING, "core", "extras"},
     "inspection": {*WRITING, "core"},
-    "inspection.datasource": {*RUNNING, "inspection"},
+    "inspection.datasource": {*RUNNING, "inspection", "engine.spark.launcher"},
     "observability": set(),
     "observability.monitoring": {*WRITING, "core", "extras"},
     "observability.history": {*WRITING, "core", "planning", "hiding"},
@@ -38,10 +38,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": {*RUNNING, "simulation", "audit.comparison", "audit.fingerprint"},
     "simulation": RUNNING,
     "engine": {*RUNNING, "hiding", "planning", "observability.monitoring", "observability.history"},
-    "engine.spark": {*RUNNING, "engine"},
+    "engine.spark": {*RUNNING, "engine", "engine.spark.launcher"},
+    "engine.spark.launcher": {"errors"},
     "engine.continuous": {*RUNNING, "engine"},
-    "engine.tasks": {*RUNNING, "engine", "engine.spark", "engine.continuous"},
-    "engine.microbatch": {*RUNNING, "engine", "engine.spark"},
+    "engine.tasks": {
+        *(*RUNNING, "engine", "engine.spark", "engine.spark.launcher", "engine.continuous")
+    },
+    "engine.microbatch": {*RUNNING, "engine", "engine.spark", "engine.spark.launcher"},
     "engine.local": {*RUNNING, "engine", "engine.continuous"},
     "audit": {
         *(*RUNNING, "engine", "simulation", "inspection", "audit.comparison", "audit.fingerprint")
@@ -53,7 +56,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *(*RUNNING, "engine", "simulation", "inspection", "audit", "audit.comparison"),
         *("planning", "annotations", "engine.local"),
         *("observability.monitoring", "observability.history", "observability.ui"),
-        *("demo", "hiding"),
+        *("demo", "hiding", "engine.spark.launcher"),
     },
 }
 """Package of the library -> those it may import at the top of a module; tests/lab has the laboratory's.
@@ -120,6 +123,43 @@ def test_imports_go_one_way(package: str) -> None:
                 assert not at_once, f"{path} imports {name} at its top"
             else:
                 assert target in MAY_IMPORT[package], f"{path} imports {name}"
+
+
+BEYOND_PUBLIC = {
+    *("pyspark.daemon", "pyspark.worker", "pyspark.util", "pyspark.serializers", "pyspark.core"),
+    *("pyspark.java_gateway", "pyspark.sql.pandas", "pyspark.accumulators"),
+}
+PRIVATE_OF_SPARK = {
+    *("_jsc", "_jvm", "_jrdd", "_jbroadcast", "_jdf", "_jsparkSession", "_gateway", "_conf"),
+    *("_active_spark_context", "_ensure_initialized", "_python_includes", "_javaAccumulator"),
+    *("_pickled_broadcast_vars", "_load_from_socket", "_create_local_socket"),
+}
+LAUNCHER = ROOT / "engine" / "spark" / "launcher.py"
+
+
+def beyond_the_public(path: Path) -> set[str]:
+    """What a module uses of PySpark that its versions do not promise to keep."""
+    modules = {
+        name
+        for name, _ in imports(path)
+        if any(name == known or name.startswith(f"{known}.") for known in BEYOND_PUBLIC)
+    }
+    names = {
+        node.attr
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in PRIVATE_OF_SPARK
+    }
+    return modules | names
+
+
+def test_only_the_launcher_uses_spark_beyond_its_public_interface() -> None:
+    assert {"pyspark.util", "pyspark.daemon", "_jsc", "_jvm"} <= beyond_the_public(LAUNCHER)
+    found = {
+        str(path.relative_to(ROOT)): used
+        for path in ROOT.rglob("*.py")
+        if path != LAUNCHER and (used := beyond_the_public(path))
+    }
+    assert found == {}
 
 
 def test_tests_borrow_from_helpers_and_not_from_each_other() -> None:

@@ -122,14 +122,13 @@ def stop_spark() -> None:
         signal.signal(number, signal.SIG_IGN)  # the run has ended; only SIGKILL would be faster
     if "pyspark" not in sys.modules:
         return
-    from pyspark import SparkContext
+    from everstream.engine.spark.launcher import active_context, java_process
 
-    context, gateway = SparkContext._active_spark_context, SparkContext._gateway
+    context, java = active_context(), java_process()
     if context is not None:
         with suppress(Exception):  # Java may be gone, which py4j reports with many classes
             context.stop()
-    java = getattr(gateway, "proc", None)
-    if java is not None:
+    if java is not None and java.stdin is not None:
         java.stdin.close()
         with suppress(subprocess.TimeoutExpired):
             java.wait(timeout=JAVA_PATIENCE_S)

@@ -233,15 +233,14 @@ class _Landing:
 @contextmanager
 def _hushed(context: "SparkContext") -> Iterator[None]:
     """Refusing a batch is how a query is stopped here, so its error is not logged."""
-    log4j = context._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
-    before = log4j.LogManager.getLogger(_QUERIES).getLevel()
+    from everstream.engine.spark.launcher import silenced
+
     py4j = logging.getLogger("py4j.clientserver")
     py4j.addFilter(_is_not_a_refusal)
-    log4j.core.config.Configurator.setLevel(_QUERIES, log4j.Level.OFF)
     try:
-        yield
+        with silenced(context, _QUERIES):
+            yield
     finally:
-        log4j.core.config.Configurator.setLevel(_QUERIES, before)
         py4j.removeFilter(_is_not_a_refusal)
 
 

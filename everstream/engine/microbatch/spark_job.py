@@ -9,7 +9,6 @@ from typing import Any
 import cloudpickle
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.util import _load_from_socket
 
 from everstream.engine.microbatch.epochs import JobLost
 from everstream.engine.microbatch.kills import Death
@@ -20,6 +19,7 @@ from everstream.engine.microbatch.orders import Order, ShardReport
 from everstream.engine.microbatch.rows import Row, report_in
 from everstream.engine.microbatch.spark_task import Arriving, Ending, Leaving, StageTask, Starting
 from everstream.engine.spark.context import slots_of_an_executor
+from everstream.engine.spark.launcher import rows_of
 from everstream.engine.spark.lost import NO_ANSWER, is_gone, noticing_the_end
 from everstream.errors import EnvironmentFault, RunFailed
 
@@ -59,9 +59,8 @@ class SparkJobs:
             self._context.setJobGroup(self._group, self._description(order), True)
         try:
             with seeing_the_midst(self._context, self._group, self._in_midst):
-                socket = self._maker.collected(self._lineage(order))
-                with _load_from_socket(socket, Arriving()) as arrived:
-                    rows: list[Row] = list(arrived)
+                served = self._maker.collected(self._lineage(order))
+                rows: list[Row] = rows_of(served, Arriving())
         except Exception as error:  # PySpark fails in many ways when Spark is gone
             if is_gone(self._context):
                 cause = EnvironmentFault(str(error))

@@ -15,8 +15,6 @@ from itertools import count
 from struct import Struct
 from typing import Any, BinaryIO
 
-from pyspark.serializers import FramedSerializer
-
 from everstream.core.fault_points import Point
 from everstream.core.ids import ShardId
 from everstream.engine.microbatch.cache import Cache
@@ -25,6 +23,7 @@ from everstream.engine.microbatch.layout import Layout, TaskPlacement
 from everstream.engine.microbatch.orders import ATTEMPTS, Failed, Order, ShardReport
 from everstream.engine.microbatch.rows import Row, pieces_of, report_row, row_in
 from everstream.engine.microbatch.task import Surroundings, Task
+from everstream.engine.spark.launcher import FramedSerializer
 from everstream.errors import EnvironmentFault, EverstreamError, InternalError
 from everstream.state.signing import StoreKey, StoreUrl
 from everstream.state.store import CheckpointStore

@@ -12,6 +12,7 @@ from importlib.resources import files
 from pyspark import SparkConf, SparkContext
 
 from everstream.engine.slot_sharing import Share, refuse_other_master
+from everstream.engine.spark.launcher import active_context, is_configured, start_java
 from everstream.engine.spark.lost import killed_while_starting
 from everstream.engine.spark.noise import quiet_start
 from everstream.errors import EnvironmentFault, SparkGone, UserError
@@ -45,7 +46,7 @@ def make_context(master: str, app_name: str, others: tuple[Share, ...] = ()) -> 
     others: the runs of this process that use the existing one.
     """
     wanted = with_retries(master)
-    active = SparkContext._active_spark_context
+    active = active_context()
     if active is not None:
         if active.master == wanted:
             return active
@@ -100,8 +101,8 @@ def _keep_others_out(conf: SparkConf, master: str) -> None:
     command line, where every user can read it. The user's configuration (spark-defaults.conf) is
     left unchanged.
     """
-    SparkContext._ensure_initialized(conf=conf)
-    if SparkConf(_jvm=SparkContext._jvm).contains(AUTHENTICATE):
+    start_java(conf)
+    if is_configured(AUTHENTICATE):
         return
     conf.set(AUTHENTICATE, "true")
     if master.startswith("local-cluster["):

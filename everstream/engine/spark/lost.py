@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
+from everstream.engine.spark.launcher import is_stopped, java_process
 from everstream.errors import SparkGone
 
 NO_ANSWER = (Py4JError, OSError, EOFError)
@@ -22,7 +23,7 @@ LAST_BREATH_S = 1.0
 def is_gone(context: SparkContext) -> bool:
     """Whether Spark has ended, or was stopped."""
     try:
-        return bool(context._jsc.sc().isStopped())
+        return is_stopped(context)
     except NO_ANSWER:
         return True
 
@@ -46,7 +47,7 @@ def killed_while_starting(error: BaseException) -> str | None:
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     known = [frame.f_locals.get("proc") for frame in frames]
-    known.append(getattr(SparkContext._gateway, "proc", None))
+    known.append(java_process())
     for java in known:
         if isinstance(java, subprocess.Popen):
             return _signal_of(java)

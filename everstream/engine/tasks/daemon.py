@@ -16,8 +16,7 @@ from everstream.engine.spark.zips import forget_zips, use_installed
 
 use_installed("pyspark", "py4j")
 
-import pyspark.daemon  # noqa: E402
-import pyspark.worker  # noqa: E402
+from everstream.engine.spark.launcher import serve_workers  # noqa: E402
 
 PRELOADED = everstream.engine.continuous.worker.worker
 
@@ -39,5 +38,4 @@ def leaving_quietly(worker: Callable[..., int]) -> Callable[..., int]:
 
 if __name__ == "__main__":
     forget_zips()
-    pyspark.daemon.worker = leaving_quietly(pyspark.daemon.worker)
-    pyspark.daemon.manager()
+    serve_workers(leaving_quietly)

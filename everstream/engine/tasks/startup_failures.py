@@ -12,6 +12,7 @@ from pyspark import SparkContext
 
 from everstream.core.ids import TaskNumber
 from everstream.engine.continuous.driver.workers import StartupFailure
+from everstream.engine.spark.launcher import FailedTask, failed_tasks
 from everstream.engine.spark.lost import NO_ANSWER
 from everstream.errors import EnvironmentFault
 
@@ -41,11 +42,6 @@ class StartupWatch:
 
     def _failures(self) -> list[StartupFailure]:
         tracker = self._context.statusTracker()
-        store = self._context._jsc.sc().statusStore()
-        jvm = self._context._jvm
-        assert jvm is not None
-        words = jvm.org.apache.spark.status.api.v1
-        only_failed = jvm.java.util.List.of(words.TaskStatus.FAILED)
         found = []
         for job in tracker.getJobIdsForGroup(self._group):
             info = tracker.getJobInfo(job)
@@ -54,19 +50,15 @@ class StartupWatch:
                 if stage_info is None or not stage_info.numFailedTasks:
                     continue
                 skipped = max(0, stage_info.numFailedTasks - AT_ONCE)
-                tasks = store.taskList(
-                    stage, 0, skipped, AT_ONCE, words.TaskSorting.ID, only_failed
-                )
-                found += [self._startup_failure(tasks.apply(n)) for n in range(tasks.size())]
+                tasks = failed_tasks(self._context, stage, skipped, AT_ONCE)
+                found += [self._startup_failure(task) for task in tasks]
         return found
 
-    def _startup_failure(self, task: object) -> StartupFailure:
-        told = task.errorMessage()  # type: ignore[attr-defined]
-        text = str(told.get()) if told.isDefined() else "no reason is known"
-        machine = str(task.host())  # type: ignore[attr-defined]
-        error = EnvironmentFault(reason(text, machine, str(self._context.pythonExec)))
+    def _startup_failure(self, task: FailedTask) -> StartupFailure:
+        text = task.error or "no reason is known"
+        error = EnvironmentFault(reason(text, task.machine, str(self._context.pythonExec)))
         error.will_recur = bool(MISSING.search(text) or NO_PYTHON.search(text))
-        return StartupFailure(TaskNumber(task.index()), int(task.attempt()), error)  # type: ignore[attr-defined]
+        return StartupFailure(TaskNumber(task.index), task.attempt, error)
 
 
 def reason(text: str, machine: str, python: str) -> str:

@@ -5,20 +5,19 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark import SparkContext, TaskContext
 
 from everstream.core.ids import TaskNumber
 from everstream.engine.continuous.driver.workers import StartupFailure
 from everstream.engine.continuous.worker.worker import WorkerTask
+from everstream.engine.spark.launcher import RunningTasks, kill_task
 from everstream.engine.spark.lost import NO_ANSWER
 from everstream.engine.tasks.startup_failures import StartupWatch
 from everstream.errors import EnvironmentFault, RunFailed
 
 LEAVE_PATIENCE_S = 5.0
 CANCEL_PATIENCE_S = 10.0
-GROUP = "spark.jobGroup.id"
 
 
 @dataclass
@@ -42,8 +41,7 @@ class SparkWorkers:
         self._pipeline = pipeline
         self._group = f"everstream-{uuid.uuid4().hex}"  # unique among the runs of this process
         self._startup = StartupWatch(context, self._group)
-        self._scheduled: Any = None
-        """Spark's map of running tasks, kept because finding it takes longer than a lookup in it."""
+        self._running = RunningTasks(context)
         self._error: BaseException | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -65,22 +63,9 @@ class SparkWorkers:
         ticket is then still good for only one request of each task.
         """
         try:
-            return self._is_ours(number, task)
+            return self._running.index_of(task, self._group) == number
         except NO_ANSWER:
             return True
-
-    def _is_ours(self, number: TaskNumber, task: int) -> bool:
-        if self._scheduled is None:
-            scheduler = self._context._jsc.sc().taskScheduler()
-            self._scheduled = scheduler.taskIdToTaskSetManager()
-        for entry in self._scheduled.entrySet():
-            if entry.getKey() == task:
-                tasks = entry.getValue()
-                group = tasks.taskSet().properties().get(GROUP)
-                return bool(
-                    group == self._group and tasks.taskInfos().apply(task).index() == number
-                )
-        return False
 
     def failure(self) -> RunFailed:
         if self._error is None:
@@ -95,7 +80,7 @@ class SparkWorkers:
     def kill(self, task: int) -> None:
         """Spark does not know that it is silent; it restarts the task once it was asked to kill it."""
         with suppress(*NO_ANSWER):  # Spark is gone, which ends the job
-            self._context._jsc.sc().killTaskAttempt(task, True, "silent")
+            kill_task(self._context, task, "silent")
 
     def leave(self, told: bool) -> None:
         if self._thread is None:

@@ -15,13 +15,14 @@ from everstream.inspection import open_store
 from everstream.state.signing import StoreKey, StoreUrl
 from everstream.state.store import CheckpointStore
 
-What: TypeAlias = Literal["output", "state", "checkpoints", "dead_letters"]
+What: TypeAlias = Literal["output", "state", "checkpoints", "dead_letters", "topic"]
 
 TAKES: Final[dict[What, frozenset[str]]] = {
     "output": frozenset({"operator"}),
     "state": frozenset({"operator", "epoch"}),
     "checkpoints": frozenset({"verify"}),
     "dead_letters": frozenset({"operator"}),
+    "topic": frozenset(),
 }
 """The options of each kind, in addition to those that all take."""
 ALWAYS: Final = frozenset({"store", "path", "store_key", "what"})

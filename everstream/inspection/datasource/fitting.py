@@ -9,9 +9,9 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from everstream.engine.spark.launcher import arrow_schema, spark_schema
 from everstream.errors import UserError
 from everstream.inspection.operator_state import shown
 from everstream.pipeline.batch import Batch
@@ -52,10 +52,7 @@ def _array(name: str, values: list[Any]) -> pa.Array:
 def schema_of(batch: Batch) -> StructType:
     """The columns of a batch, in types that Spark has."""
     schema = table_of(batch).schema
-    return from_arrow_schema(
-        pa.schema([field.with_type(_known(field.type)) for field in schema]),
-        prefer_timestamp_ntz=True,
-    )
+    return spark_schema(pa.schema([field.with_type(_known(field.type)) for field in schema]))
 
 
 def _known(kind: pa.DataType) -> pa.DataType:
@@ -79,9 +76,15 @@ def _known(kind: pa.DataType) -> pa.DataType:
 
 def fitted(batch: Batch, schema: StructType) -> Iterator[pa.RecordBatch]:
     """The requested columns in the requested types; a key that no dict of a batch has is null."""
-    table = table_of(batch)
-    wanted = to_arrow_schema(schema, timezone="UTC")
     of_dicts = isinstance(batch, list) and isinstance(batch[0], dict)
+    return fitted_table(table_of(batch), schema, of_dicts)
+
+
+def fitted_table(
+    table: pa.Table, schema: StructType, of_dicts: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """The requested columns in the requested types; of dicts, a missing column is null."""
+    wanted = arrow_schema(schema)
     columns = []
     for field in wanted:
         if of_dicts and field.name not in table.column_names:
@@ -102,7 +105,7 @@ def fitted(batch: Batch, schema: StructType) -> Iterator[pa.RecordBatch]:
 def rows(columns: Mapping[str, Sequence[Any]], schema: StructType) -> Iterator[pa.RecordBatch]:
     """The requested ones of these columns of Python values; a string column accepts any value."""
     arrays = []
-    wanted = to_arrow_schema(schema, timezone="UTC")
+    wanted = arrow_schema(schema)
     for field in wanted:
         if field.name not in columns:
             raise UserError(_no_column(field.name, list(columns)))

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from everstream.connectors import collect, dead_letters
@@ -57,31 +56,35 @@ class OutputReader(DataSourceReader):
         return _read(self._asked, self._schema, partition)
 
 
-class OutputStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Committed output, as it comes."""
+class OutputOffsets:
+    """The offsets of a stream of committed output, as JSON, and what is between two of them."""
 
     def __init__(self, asked: Asked, schema: StructType) -> None:
         self._asked = asked
         self._schema = schema
         self._until: OutputPosition | None = None
 
-    def initialOffset(self) -> dict[str, Any]:
+    def initial(self) -> dict[str, Any]:
         return START.to_json()
 
-    def prepareForTriggerAvailableNow(self) -> None:
+    def end_here(self) -> None:
+        """From now on the stream ends with what is committed now."""
         self._until = CommittedOutput(self._asked).newest()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latest(self, start: dict[str, Any]) -> dict[str, Any]:
+        """The offset to read to; `start` if nothing was committed since."""
         committed, after = CommittedOutput(self._asked), OutputPosition.from_json(start)
         committed.check(after)
         newest = committed.newest() if self._until is None else self._until
         # An epoch without output does not advance the offset: no empty batches.
         return newest.to_json() if committed.parts(after, newest) else start
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        committed, until = CommittedOutput(self._asked), OutputPosition.from_json(end)
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Parts]:
+        committed = CommittedOutput(self._asked)
+        after, until = OutputPosition.from_json(start), OutputPosition.from_json(end)
+        committed.check(after)
         committed.check(until)
-        return _spread(committed.parts(OutputPosition.from_json(start), until))
+        return _spread(committed.parts(after, until))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._asked, self._schema, partition)

@@ -1,26 +1,33 @@
 """The format "everstream" of `spark.read` and `spark.readStream`.
 
 Spark creates one of these in a separate process to plan a query, and sends the readers to its
-tasks. All of them only read the store.
+tasks. All of them only read the store. `df.writeStream` writes to a topic, which is a separate folder.
 """
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+)
 from pyspark.sql.types import StructType
 
 from everstream.core.checkpointing.manifest import EpochManifest
+from everstream.engine.spark.launcher import SPARK, require
 from everstream.errors import UserError
 from everstream.inspection.checkpoints import choose, survey_of
-from everstream.inspection.datasource import checkpoints, output, state
+from everstream.inspection.datasource import checkpoints, output, state, topic
 from everstream.inspection.datasource.asked import Asked, What
 from everstream.inspection.datasource.committed import outputs_of
+from everstream.inspection.datasource.offsets import StreamOffsets
 from everstream.inspection.operator_state import require_operator
 
 
 class EverstreamSource(DataSource):
     """The contents of a store, as a table or a stream.
 
-    Options: `store` (or `.load(store)`), `what` ("output", "state", "checkpoints", "dead_letters"),
-    `operator`, `epoch` of state, `verify` of checkpoints, `store_key`. Default of `what`: the output,
+    Options: `store` (or `.load(store)`), `what` ("output", "state", "checkpoints", "dead_letters",
+    "topic"), `operator`, `epoch` of state, `verify` of checkpoints, `store_key`. Default of `what`: the output,
     unless `operator` names one that keeps none; then its state.
     """
 
@@ -37,6 +44,8 @@ class EverstreamSource(DataSource):
                 return checkpoints.COLUMNS
             case "dead_letters":
                 return output.DEAD_LETTER_COLUMNS
+            case "topic":
+                return topic.Topic(asked.store).schema()
             case "output":
                 return output.output_schema(asked.of_kind("output"))
 
@@ -47,20 +56,41 @@ class EverstreamSource(DataSource):
                 return state.StateReader(asked.of_kind("state"), schema)
             case "checkpoints":
                 return checkpoints.CheckpointsReader(asked, schema)
+            case "topic":
+                return topic.TopicReader(asked.store, schema)
             case "dead_letters" | "output" as what:
                 return output.OutputReader(asked.of_kind(what), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         asked = self._asked()
         what = asked.what or "output"
+        if what == "topic":
+            return _stream(topic.TopicOffsets(asked.store, schema))
         if what not in ("output", "dead_letters"):
             raise UserError(
-                f"{what} cannot be read as a stream; output and dead_letters can. Use spark.read."
+                f"{what} cannot be read as a stream; output, dead_letters and topic can. Use "
+                "spark.read."
             )
-        return output.OutputStream(asked.of_kind(what), schema)
+        return _stream(output.OutputOffsets(asked.of_kind(what), schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        require('df.writeStream.format("everstream")', (4, 1))
+        from everstream.inspection.datasource.topic_writer import topic_writer
+
+        return topic_writer(self.options, schema, overwrite)
 
     def _asked(self) -> Asked:
         return Asked.of(self.options)
+
+
+def _stream(offsets: StreamOffsets) -> DataSourceStreamReader:
+    if SPARK < (4, 2):
+        from everstream.inspection.datasource.stream_before_42 import EarlierOutputStream
+
+        return EarlierOutputStream(offsets)
+    from everstream.inspection.datasource.stream_since_42 import OutputStream
+
+    return OutputStream(offsets)
 
 
 def _what_there_is(asked: Asked) -> What:

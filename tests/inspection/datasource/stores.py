@@ -14,7 +14,9 @@ from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.ids import CheckpointNumber, Epoch, ShardId
 from everstream.core.permits import permit
 from everstream.inspection.datasource.asked import Asked
-from everstream.inspection.datasource.output import OutputStream
+from everstream.inspection.datasource.output import OutputOffsets
+from everstream.inspection.datasource.stream_before_42 import EarlierOutputStream
+from everstream.inspection.datasource.stream_since_42 import OutputStream
 from everstream.pipeline.sink import Committable, SinkShard
 from everstream.state.store import CheckpointStore
 
@@ -107,7 +109,13 @@ class Written:
                 folder.remove(part)
 
     def stream(self) -> OutputStream:
-        return OutputStream(Asked(self.url, what="output"), NUMBERS)
+        return OutputStream(self._offsets())
+
+    def earlier_stream(self) -> EarlierOutputStream:
+        return EarlierOutputStream(self._offsets())
+
+    def _offsets(self) -> OutputOffsets:
+        return OutputOffsets(Asked(self.url, what="output"), NUMBERS)
 
 
 class Query:

@@ -1,6 +1,7 @@
 """What a reader sees of a store's output: all that is committed, once, and nothing else."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from everstream.errors import StoreError, UserError
 from everstream.inspection import rewind
 from everstream.inspection.datasource.asked import Asked
 from everstream.inspection.datasource.committed import START, CommittedOutput, OutputPosition
+from everstream.inspection.datasource.stream_before_42 import EarlierOutputStream
 from everstream.state.manifests import path_of
 from tests.inspection.datasource.stores import SINK, Query, Written
 
@@ -285,3 +287,45 @@ def test_a_position_survives_its_way_through_spark() -> None:
     position = OutputPosition(7, 12, {"out:0": 7, "out:1": 5}, (2, 4))
     assert OutputPosition.from_json(position.to_json()) == position
     assert OutputPosition.from_json(START.to_json()) == START
+
+
+def test_the_stream_for_earlier_sparks_gives_every_epoch_once_and_its_last_offset_without_a_new_one(
+    tmp_path: Path,
+) -> None:
+    written = Written(tmp_path)
+    stream = written.earlier_stream()
+    start = stream.initialOffset()
+    assert stream.latestOffset() == start == START.to_json()
+    written.prepare(0, 1, [1])
+    written.epoch(1)
+    written.commit(0, 1)
+    first = stream.latestOffset()
+    assert values(stream, start, first) == [1]
+    written.epoch(2)
+    assert stream.latestOffset() == first, "an epoch without output"
+    written.prepare(0, 3, [3])
+    written.epoch(3)
+    written.commit(0, 3)
+    assert values(stream, first, stream.latestOffset()) == [3]
+
+
+def test_a_stream_for_earlier_sparks_that_starts_again_notices_that_its_store_went_back(
+    tmp_path: Path,
+) -> None:
+    written, query = read_three(tmp_path)
+    rewind(written.store, 2, owner="test", now=0.0)
+    written.take_back(0, 3)
+    again = written.earlier_stream()
+    with pytest.raises(StoreError, match="went back to epoch 2"):
+        again.partitions(query.offset, again.latestOffset())
+
+
+def values(
+    stream: EarlierOutputStream, start: dict[str, Any], end: dict[str, Any]
+) -> list[int | None]:
+    return [
+        value
+        for partition in stream.partitions(start, end)
+        for rows in stream.read(partition)
+        for value in rows.column("value").to_pylist()
+    ]

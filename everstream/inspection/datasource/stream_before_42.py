@@ -1,0 +1,35 @@
+"""A stream for Spark 4.0 and 4.1, which only ask for the newest offset.
+
+Without the offset to start from, the reader remembers the last one it gave. After a restart of the
+query it knows none, so the first batch can be empty. Spark itself fixes the end of a query with the
+trigger AvailableNow.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from everstream.inspection.datasource.offsets import StreamOffsets
+
+
+class EarlierOutputStream(DataSourceStreamReader):
+    """Committed output, or a topic, as it comes."""
+
+    def __init__(self, offsets: StreamOffsets) -> None:
+        self._offsets = offsets
+        self._last: dict[str, Any] = offsets.initial()
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._offsets.initial()
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
+        self._last = self._offsets.latest(self._last)
+        return self._last
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return self._offsets.partitions(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._offsets.read(partition)
