@@ -424,6 +424,7 @@ def test_the_store_of_its_guide_is_read_as_a_table(tmp_path: Path) -> None:
 def test_spark_feeds_a_pipeline_and_reads_its_output_on_their_page(tmp_path: Path) -> None:
     make_context(MASTER, "documents")
     folders = ("words-store/", "words-query/", "clicks/", "clicks-store/")
+    folders += ("clicks-query/", "clicks-topic/")
     Path("clicks").mkdir()
     for n in (50, 150, 250):
         Path(f"clicks/{n}.json").write_text(json.dumps({"page": 1, "ms": n}))
@@ -435,6 +436,8 @@ def test_spark_feeds_a_pipeline_and_reads_its_output_on_their_page(tmp_path: Pat
     words = [word for book in Path("books").glob("*.txt") for word in book.read_text().split()]
     (often,) = names["often"]
     assert often["count"] == Counter(words)[often["value"]] == max(Counter(words).values())
+    names = next(pages)
+    assert [(row["page"], row["count"]) for row in names["pages"]] == [(1, 3)]
 
 
 @on_all_engines_at_length
