@@ -16,7 +16,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "lab")]
 PAGE = ROOT / "docs" / "reference" / "command-line.md"
 
 GROUPS = {
-    "Run a pipeline": ("run", "config", "demo", "help"),
+    "Run a pipeline": ("new", "run", "config", "demo", "help"),
     "Watch and change a run": ("ui", "top", "tune", "scale"),
     "Look into a store": ("check", "checkpoints", "state", "rewind", "savepoint"),
     "Test and plan": ("audit", "simulate", "advise", "model", "annotate"),

@@ -404,7 +404,7 @@ class RunOptions:
         metadata=option(
             "tasks: long-running Spark tasks that send each other records; microbatch: one Spark job per "
             "epoch, and Spark carries the records; local: processes of this machine, without Spark.",
-            _choice(*get_args(EngineName)),
+            replace(_choice(*get_args(EngineName)), metavar="ENGINE"),
         ),
     )
     checkpoint: Checkpointing | None = field(
@@ -653,7 +653,8 @@ PANELS: Final[Mapping[str, Mapping[str, str]]] = {
         "store": "Folder or URL for checkpoints.",
         "every": "Time between checkpoints, or auto.",
         "checkpoint": "Checkpoint protocol.",
-        "workers": "Spark tasks that share the shards.",
+        "engine": "tasks, microbatch (both on Spark) or local.",
+        "workers": "Processes that share the shards.",
         "master": "Spark master: local[4], spark://HOST:7077.",
         "until": "Process what is there now, take a checkpoint and end.",
         "timeout": "Stop after this long, if possible with a final checkpoint.",
@@ -696,7 +697,6 @@ PANELS: Final[Mapping[str, Mapping[str, str]]] = {
         "kill": "Send SIGKILL to a shard: @5s, @10000; repeatable.",
     },
     "Advanced": {
-        "engine": "How operators run on Spark.",
         "transport": "tcp: never use unix sockets.",
         "log": "Where message logs are.",
     },

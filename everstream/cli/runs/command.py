@@ -86,8 +86,7 @@ def run(
         bool,
         typer.Option(
             "--watch",
-            help="When the program's file changes, continue with it from a checkpoint.",
-            rich_help_panel="Advanced",
+            help="Continue with each change of the program's file.",
         ),
     ] = False,
     log_json: Annotated[
@@ -99,10 +98,7 @@ def run(
         ),
     ] = False,
 ) -> None:
-    """Run a pipeline until its sources end, Ctrl-C or --timeout.
-
-    It runs on Spark. With --engine local it runs in processes of this machine, which needs no Java
-    and starts in a second.
+    """Run a pipeline on Spark, or on this machine (--engine local), until its sources end.
 
     Ctrl-C stops the run with a checkpoint, and the same command resumes from it. If the driver
     dies, it is restarted and resumes from the last checkpoint. With --until caught-up, run the

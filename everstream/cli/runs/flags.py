@@ -25,7 +25,7 @@ def flag(name: str, help: str = "", default: str = "") -> Any:
     text, word = setting.text, setting.flag
     if text.switch and not setting.for_one_run:
         word = f"{word}/--no-{word.removeprefix('--')}"
-    metavar = "|".join(text.choices) or text.metavar
+    metavar = text.metavar or "|".join(text.choices)
     choices = text.choices or (tuple(PROTOCOLS) if name == "checkpoint" else ())
     return typer.Option(
         word,
