@@ -148,6 +148,9 @@ def test_a_run_needs_neither_spark_nor_java(tmp_path: Path) -> None:
 
 
 def test_a_fork_server_that_is_killed_is_replaced_with_its_workers(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    gate.write_text("10000")
+
     class KillingServer(Listener):
         def __init__(self) -> None:
             self.started: list[WorkerStarted] = []
@@ -155,15 +158,23 @@ def test_a_fork_server_that_is_killed_is_replaced_with_its_workers(tmp_path: Pat
         def on_event(self, event: RunEvent) -> None:
             if isinstance(event, WorkerStarted):
                 self.started.append(event)
+                if len(self.started) == 4:
+                    gate.write_text(str(NUMBERS))
                 if len(self.started) == 2:
                     parent = int(Path(f"/proc/{event.pid}/stat").read_text().split()[3])
                     assert parent != os.getpid()
                     os.kill(parent, signal.SIGKILL)
 
     killing = KillingServer()
-    result = run(tmp_path, workers=2, listener=killing)
+    result = sums(tmp_path, UpTo(gate)).run(
+        engine="local",
+        store=tmp_path / "store",
+        checkpoint=es.Coordinated(every="50ms"),
+        workers=2,
+        listener=killing,
+    )
     assert result.outcome is Outcome.FINISHED
-    assert len(killing.started) >= 4
+    assert len(killing.started) == 4
     assert_exact(tmp_path)
 
 

@@ -115,7 +115,9 @@ def test_a_worker_whose_answer_was_lost_is_let_in_when_it_knocks_again(
 
 def test_nobody_comes_in_for_a_task_that_spark_does_not_run(kept: Kept) -> None:
     for worker, task in ((0, 9), (1, 7), (2**31, 8)):
-        with pytest.raises(EnvironmentFault, match=f"runs no task {task} for worker {worker}"):
+        with pytest.raises(
+            EnvironmentFault, match=f"no task {task} was started for worker {worker}"
+        ):
             kept.request(kept.key_exchange.ticket, worker, task)
     kept.running = {7: 0, 9: 0}
     assert kept.request(kept.key_exchange.ticket, worker=0, task=9).keys == kept.sockets.keys, (

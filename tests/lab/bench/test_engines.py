@@ -51,7 +51,7 @@ def test_parts_that_were_measured_one_by_one_make_one_file() -> None:
 
 
 def test_a_part_that_does_not_exist_is_named() -> None:
-    with pytest.raises(UserError, match="no part words: say one of floors"):
+    with pytest.raises(UserError, match="no part words: say one of starts"):
         engines.measure(parts=["words"])
 
 
