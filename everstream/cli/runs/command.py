@@ -189,7 +189,7 @@ def run_supervised(
             screen.note(Note("history", text, True))
 
         passing = screen.passing if console.is_terminal else None
-        supervisor = Supervisor(command, show, passing)
+        supervisor = Supervisor(command, show, passing, may_fork=True)
         page = Page(supervisor, command, console_note)
         screen.sees(page.live.view)
         try:

@@ -1,8 +1,9 @@
 """Starts the driver's process: as a new Python, or as a fork of a supervisor that has only imported.
 
 A fork saves the time of the imports, about half of what a short local run takes. A process with
-threads must not be forked. So only the first driver of a local run is a fork: later there are
-threads that read from it.
+threads must not be forked, nor one that has loaded the program itself, as an audit does: the driver
+would load it a second time, under another name. So only the first driver of `everstream run` is a
+fork: later there are threads that read from it.
 """
 
 import multiprocessing
@@ -31,12 +32,15 @@ class DriverProcess(Protocol):
 
 
 def start_driver(
-    command: RunCommand, messages: int, asks: int, *, piped: bool, is_first: bool
+    command: RunCommand, messages: int, asks: int, *, piped: bool, may_fork: bool
 ) -> DriverProcess:
-    """messages: where it writes its messages; asks: where it reads requests."""
+    """messages: where it writes its messages; asks: where it reads requests.
+
+    may_fork: whether this process has done nothing but import.
+    """
     held = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
     try:
-        if command.options.engine == "local" and is_first and threading.active_count() == 1:
+        if command.options.engine == "local" and may_fork and threading.active_count() == 1:
             return _ForkedDriver(command, messages, asks, piped)
         return _new_python(command, messages, asks, piped)
     finally:

@@ -47,8 +47,14 @@ class Supervisor:
         command: RunCommand,
         show: Callable[[Message], None],
         passing: Callable[[str], None] | None = None,
+        *,
+        may_fork: bool = False,
     ) -> None:
-        """`passing` gets the lines that the driver prints; without it the driver inherits our output."""
+        """`passing` gets the lines that the driver prints; without it the driver inherits our output.
+
+        may_fork: whether this process has done nothing but import, so that a driver can be its fork.
+        """
+        self._may_fork = may_fork
         self.log = SupervisorLog()
         self.outcome = "failed"
         self._command = command
@@ -132,7 +138,7 @@ class Supervisor:
             write_end,
             asks_read,
             piped=self._passing is not None,
-            is_first=not self.log.drivers_lost,
+            may_fork=self._may_fork and not self.log.drivers_lost,
         )
         os.close(write_end)
         os.close(asks_read)
