@@ -22,6 +22,7 @@ KILL_PATIENCE_S = 5.0
 AGAIN_AFTER_S = 0.1
 """Pause before a worker is started again that could not start; doubled each time."""
 LONGEST_PAUSE_S = 3.0
+SERVER_GONE = "the process that forks the workers has ended; its own error is in the output"
 _task_ids = itertools.count(1)
 
 
@@ -109,6 +110,8 @@ class LocalWorkers:
         self._link.begin(self._begins, self._on_ended)
 
     def _fork(self, number: TaskNumber, attempt: int, failures: int) -> None:
+        if not self._link.is_alive:
+            self._connect()
         task = next(_task_ids)
         self._running[task] = _Started(number, attempt, failures)
         self._link.send(Fork(self._run, number, attempt, task))
@@ -144,11 +147,10 @@ class LocalWorkers:
 
     def _replace_all(self) -> None:
         """The fork server is gone, and its workers with it."""
-        lost, self._running = list(self._running.values()), {}
+        lost, self._running = self._running, {}
         if not self._leaving:
-            self._connect()
-            for started in lost:
-                self._fork(started.number, started.attempt + 1, 0)
+            for task, started in lost.items():
+                self._replace(started, Ended(self._run, task, 1, SERVER_GONE))
 
     def _note_if_empty(self) -> None:
         if not self._running and not self._waiting:

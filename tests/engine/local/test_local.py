@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -270,15 +271,10 @@ class _Heard:
     """A listener of the fork server that keeps what it hears."""
 
     def __init__(self) -> None:
-        self.ended: list[Ended | None] = []
+        self.ended: SimpleQueue[Ended | None] = SimpleQueue()
 
     def __call__(self, ended: Ended | None) -> None:
-        self.ended.append(ended)
-
-    def wait(self, count: int) -> list[Ended | None]:
-        while len(self.ended) < count:
-            time.sleep(0.01)
-        return self.ended
+        self.ended.put(ended)
 
 
 def forked(task: Any) -> Ended:
@@ -288,7 +284,7 @@ def forked(task: Any) -> Ended:
     begins = RunBegins("a-run", cloudpickle.dumps(task), os.getcwd(), dict(os.environ), sys.path)
     link.begin(begins, heard)
     link.send(Fork("a-run", TaskNumber(0), 0, 1))
-    (ended,) = heard.wait(1)
+    ended = heard.ended.get()
     link.end("a-run")
     assert ended is not None
     return ended
@@ -326,6 +322,17 @@ def test_a_worker_that_cannot_start_is_reported_with_the_reason() -> None:
     assert not workers.ended
     workers.leave(told=False)
     assert workers.ended
+
+
+def test_a_fork_server_that_cannot_start_ends_the_run_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link_module, "_link", None)
+    monkeypatch.setattr(link_module, "MODULE", "everstream.no_such_module")
+    pipeline = es.Pipeline("ten").source(es.Range(10)).collect()
+    with pytest.raises(es.EverstreamError, match="could not start") as failed:
+        pipeline.run(engine="local", workers=1)
+    assert "forks the workers has ended" in str(failed.value)
 
 
 def test_only_a_task_that_was_started_gets_a_key() -> None:

@@ -1,6 +1,6 @@
 """The workers' processes as the driver sees them, and diagnosis of those that end or fall silent.
 
-Spark restarts a task when its process is gone, so a task has one attempt after the other; the
+A task is started again when its process is gone, so a task has one attempt after the other; the
 newest that said hello counts. The coordinator decides which process takes the place of which
 worker. If a process is on our machine, we hold a handle of it, which becomes readable when the
 process ends, and we can inspect the process when it falls silent.
@@ -175,7 +175,7 @@ class Attempts:
         return str(words)
 
     def silent(self, limit_s: float, now_s: float) -> list[tuple[TaskNumber, int]]:
-        """Processes without any sign of life, with Spark's ids of their tasks."""
+        """Processes without any sign of life, with the ids of their tasks."""
         found = []
         for number, attempt in self._current.items():
             if now_s - attempt.heard_s <= limit_s:

@@ -20,7 +20,7 @@ class Hello:
     number: TaskNumber
     attempt: int
     task: int
-    """Spark's id of this task attempt, needed to have it killed."""
+    """The id of this attempt of the task, needed to have it killed."""
     pid: int
     machine: str
     address: Any
