@@ -30,7 +30,7 @@ class ProcessMishaps(Happenings):
     """Tasks for which Spark has no slot."""
     operator_trouble: list[str]
     fixed_time_s: float | None = None
-    """The time by all clocks, if it passes only when a test says so."""
+    """The time by all clocks, if only a test lets it pass."""
 
     def new_driver(self) -> SimulatedDriver:
         """The next driver, which has not taken over yet; the last is dead or was replaced."""

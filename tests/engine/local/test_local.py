@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import everstream as es
-from everstream.connectors import END, Reader
 from everstream.core.ids import TaskNumber
 from everstream.core.orders import Outcome
 from everstream.engine.local import server_link as link_module
@@ -23,6 +22,7 @@ from everstream.engine.local.server_link import server_link
 from everstream.engine.local.workers import LocalWorkers
 from everstream.engine.reporting.listener import Listener
 from everstream.events import RunEvent, WorkerStarted
+from tests.gated_numbers import Gated
 from tests.processes import wait_until_gone
 from tests.spark import MASTER
 
@@ -80,42 +80,12 @@ def test_killed_workers_are_replaced_and_the_output_is_exact(tmp_path: Path) -> 
     assert_exact(tmp_path)
 
 
-class UpTo(es.Source[int]):
-    """Whole numbers, up to where the test has opened the gate."""
-
-    max_shards = 1
-
-    def __init__(self, gate: Path) -> None:
-        self.gate = gate
-
-    def open(self, shard: int, shards: int) -> Reader:
-        return UpToReader(self.gate)
-
-
-class UpToReader(Reader):
-    offset = 0
-
-    def __init__(self, gate: Path) -> None:
-        self.gate = gate
-
-    def seek(self, offset: Any) -> None:
-        self.offset = offset
-
-    def read(self) -> Any:
-        if self.offset == NUMBERS:
-            return END
-        until = min(self.offset + 500, int(self.gate.read_text()))
-        batch = list(range(self.offset, until))
-        self.offset = until
-        return batch or None
-
-
 def test_a_store_goes_from_the_local_engine_to_spark_and_back(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
 
     def run_to(number: int, engine: Any, kill: str) -> es.RunResult:
         gate.write_text(str(number))
-        return sums(tmp_path, UpTo(gate)).run(
+        return sums(tmp_path, Gated(gate, NUMBERS, batch=500)).run(
             engine=engine,
             master=MASTER,
             store=tmp_path / "store",
@@ -167,7 +137,7 @@ def test_a_fork_server_that_is_killed_is_replaced_with_its_workers(tmp_path: Pat
                     os.kill(parent, signal.SIGKILL)
 
     killing = KillingServer()
-    result = sums(tmp_path, UpTo(gate)).run(
+    result = sums(tmp_path, Gated(gate, NUMBERS, batch=500)).run(
         engine="local",
         store=tmp_path / "store",
         checkpoint=es.Coordinated(every="50ms"),

@@ -19,7 +19,7 @@ from everstream.state.savepoints import (
     take_savepoint,
 )
 from everstream.state.store import CheckpointStore
-from tests.inspection.datasource.gated import Gated
+from tests.gated_numbers import Gated
 from tests.spark import MASTER
 
 KEYS = 500
@@ -36,10 +36,10 @@ class LastSeen(es.Operator):
         self.last[ctx.key] = record
 
 
-def counting(key_exchange: Path) -> es.Pipeline:
-    """Half of the numbers until the key_exchange is there, so that a run can be stopped half way."""
+def counting(gate: Path) -> es.Pipeline:
+    """Half of the numbers until the gate is there, so that a run can be stopped half way."""
     pipeline = es.Pipeline("counting")
-    keyed = pipeline.source(Gated(key_exchange, RECORDS)).key_by(lambda n: n % KEYS)
+    keyed = pipeline.source(Gated(gate, RECORDS)).key_by(lambda n: n % KEYS)
     counts = keyed.fold(init=int, update=lambda count, n: count + 1, name="counts", state="disk")
     counts.collect()
     return pipeline
@@ -85,10 +85,8 @@ def test_declared_state_can_be_on_disk_by_itself() -> None:
 def test_a_run_stops_is_looked_at_kept_exported_rewound_and_goes_on_exactly(tmp_path: Path) -> None:
     url = str(tmp_path / "store")
     how: dict[str, Any] = {"master": MASTER, "checkpoint": es.Coordinated(every="200ms")}
-    key_exchange = tmp_path / "key_exchange"
-    counting(key_exchange).run(
-        store=url, until=lambda at: at.totals.get("counts", 0) > 5_000, **how
-    )
+    gate = tmp_path / "gate"
+    counting(gate).run(store=url, until=lambda at: at.totals.get("counts", 0) > 5_000, **how)
     store = CheckpointStore.at(url)
     state = read_state(url, "counts")
     assert len(state) == KEYS and set(state["state"]) == {"ctx.state"}
@@ -99,14 +97,14 @@ def test_a_run_stops_is_looked_at_kept_exported_rewound_and_goes_on_exactly(tmp_
     take_savepoint(store, "here", time.time())
     file = tmp_path / "here.tar"
     export_savepoint(store, savepoint(store, "here"), file, lambda ref: None)
-    key_exchange.touch()
-    result = counting(key_exchange).run(store=url, **how)
+    gate.touch()
+    result = counting(gate).run(store=url, **how)
     assert Counter(result.collected()) == expected()
     overview = look(store, verify=True)
     assert all(not row.problems for row in overview.checkpoints)
     elsewhere = CheckpointStore.at(str(tmp_path / "elsewhere"))
     import_savepoint(elsewhere, file, None, lambda ref: None)
-    forked = counting(key_exchange).run(
+    forked = counting(gate).run(
         store=str(tmp_path / "fork"), start_from=f"{tmp_path / 'elsewhere'}@here", **how
     )
     assert Counter(forked.collected()) == expected() - Counter(

@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 
 import everstream as es
 from everstream.cli.app import app
-from everstream.connectors import END, Reader
 from everstream.core.orders import Outcome
 from everstream.inspection import edit_savepoint, open_store
 from everstream.state.savepoints import savepoint, take_savepoint
 from tests.engine.tasks.running import run
 from tests.fixtures.make import FOLDER
 from tests.fixtures.pipelines import GATE, STORES
+from tests.gated_numbers import Gated
 
 TOTAL, KEYS = 6_000, 7
 WAYS: list[dict[str, Any]] = [
@@ -25,36 +25,6 @@ WAYS: list[dict[str, Any]] = [
     {"checkpoint": es.Uncoordinated(every="50ms")},
     {"engine": "microbatch", "checkpoint": es.Coordinated(every="50ms")},
 ]
-
-
-class Numbers(es.Source):
-    """Whole numbers; half of them until the key_exchange is there, so that a run can be stopped half way."""
-
-    max_shards = 1
-
-    def __init__(self, key_exchange: Path) -> None:
-        self.key_exchange = key_exchange
-
-    def open(self, shard: int, shards: int) -> Reader:
-        return NumbersReader(self.key_exchange)
-
-
-class NumbersReader(Reader):
-    offset = 0
-
-    def __init__(self, key_exchange: Path) -> None:
-        self.key_exchange = key_exchange
-
-    def seek(self, offset: int) -> None:
-        self.offset = offset
-
-    def read(self) -> Any:
-        until = min(self.offset + 100, TOTAL if self.key_exchange.exists() else TOTAL // 2)
-        batch, self.offset = list(range(self.offset, until)), until
-        return batch or (END if self.offset == TOTAL else None)
-
-    def ready_in_s(self) -> float:
-        return 0.01
 
 
 def half(snapshot: es.RunStatus) -> bool:
@@ -68,7 +38,7 @@ def reciprocal(n: int) -> int:
 def counting(out: Path) -> es.Pipeline:
     """Counts by key, one record in a thousand is a dead letter."""
     pipeline = es.Pipeline("counted")
-    numbers = pipeline.source(Numbers(out.parent / "key_exchange"), name="numbers")
+    numbers = pipeline.source(Gated(out.parent / "gate", TOTAL, batch=100), name="numbers")
     whole = numbers.map(reciprocal, name="reciprocal", on_error="dead_letter")
     counts = whole.key_by(lambda n: n % KEYS).fold(
         init=int, update=lambda count, n: count + 1, name="count", shards=2
@@ -110,7 +80,7 @@ def test_a_run_goes_back_to_a_savepoint_and_another_begins_with_it(
     stopped = run(counting(out), store=store, until=half, **way)
     assert stopped.outcome is Outcome.STOPPED
     before = shown(out)
-    (tmp_path / "key_exchange").touch()
+    (tmp_path / "gate").touch()
     command("savepoint", "take", str(store), "half")
     assert run(counting(out), store=store, **way).outcome is Outcome.FINISHED
     assert shown(out) == expected()
@@ -131,7 +101,7 @@ def test_a_savepoint_outlives_a_fresh_start_and_can_be_carried_elsewhere(tmp_pat
     store, out, way = tmp_path / "store", tmp_path / "out", WAYS[0]
     run(counting(out), store=store, until=half, **way)
     before = shown(out)
-    (tmp_path / "key_exchange").touch()
+    (tmp_path / "gate").touch()
     taken = take_savepoint(open_store(store), "half", now=1.0)
     run(counting(out), store=store, fresh=True, until=lambda s: s.records_read > 0, **way)
     refused = CliRunner().invoke(app, ["rewind", str(store), "--to", "half", "--yes"])

@@ -13,7 +13,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 import everstream as es
 from everstream.inspection.datasource import register
-from tests.inspection.datasource.gated import Gated
+from tests.gated_numbers import Gated
 
 HALF, ALL = 100, 200
 SECRET = "0123456789abcdef" * 4

@@ -31,7 +31,7 @@ class Workers(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether no process will be started any more, although nobody called `leave`."""
+        """Whether no process will be started any more, although `leave` was not called."""
         ...
 
     def failure(self) -> RunFailed:
