@@ -21,8 +21,7 @@ from everstream.connectors.collect import batches_in, folder_of
 from everstream.connectors.encoding import RECORDS, STRONG, encode, sum_of
 from everstream.connectors.files.parts import PartName, PartTransaction, PendingName
 from everstream.connectors.journal.log import _end_of_frame
-from everstream.connectors.kafka.avro import AvroDecoder
-from everstream.connectors.kafka.formats import decoder
+from everstream.connectors.kafka.formats import AvroDecoder, decoder
 from everstream.connectors.kafka.sink import KafkaTransaction
 from everstream.connectors.spark.landed import Landed
 from everstream.connectors.sql.tables import TableTransaction

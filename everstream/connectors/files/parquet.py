@@ -19,9 +19,9 @@ from pyarrow import parquet
 from everstream.connectors.columns import Columns, ColumnsWriter, Format
 from everstream.connectors.files.connector import FileConnector
 from everstream.connectors.files.filesystem import is_local, opened_for_arrow
+from everstream.connectors.files.lines import Follower, Listing
 from everstream.connectors.files.parts import PartFolder, PartWriter
 from everstream.connectors.files.ranges import FileReader, LinesOffset, Split
-from everstream.connectors.files.splits import Follower, Listing
 from everstream.connectors.files.unpacking import (
     OversizedRowGroup,
     ParquetBytes,
@@ -65,6 +65,7 @@ class Parquet(FileConnector[Row]):
     ending = ".parquet"
     source_options = frozenset({"columns", "batch_rows", "max_record_bytes", "follow", "on_error"})
     in_lines = False
+    _smallest_split_bytes = SMALLEST_SPLIT_BYTES
 
     def __init__(
         self,
@@ -105,10 +106,6 @@ class Parquet(FileConnector[Row]):
         return _ParquetReader(
             files, offset, schema, self._batch_rows, self._most_bytes, self.on_error, follower
         )
-
-    @property
-    def _smallest_split_bytes(self) -> int:
-        return SMALLEST_SPLIT_BYTES
 
     def _first_schema(self) -> pl.Schema:
         """The columns of the first file that can be read."""

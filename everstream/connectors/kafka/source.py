@@ -261,7 +261,7 @@ class KafkaReader(Reader):
             return None
         batch = Messages(messages)
         if self._times.on:
-            topics, partitions = batch.topics(), batch.partitions()
+            topics, partitions = batch.all("topic"), batch.all("partition")
             each = list(zip(topics, partitions, strict=True)) if len(last) > 1 else []
             self._times.seen(last, each, batch.milliseconds())
         return self._reading.shape.batch(batch, self._decoder, self._rejected)

@@ -9,7 +9,7 @@ import polars as pl
 from everstream.connectors.agreed_schema import Agreement
 from everstream.connectors.columns import Columns
 from everstream.connectors.files.parts import owner_of
-from everstream.connectors.lake.sink import Form, LakeWriter, start_fresh
+from everstream.connectors.lake.sink import Form, LakeWriter, notes_of, start_fresh
 from everstream.connectors.lake.source import (
     NOT_YET,
     LakeOffset,
@@ -18,7 +18,6 @@ from everstream.connectors.lake.source import (
     first_offset,
     redistribute_files,
 )
-from everstream.connectors.lake.staging import notes_of
 from everstream.connectors.lake.table import LakeClaim, LakeTable, TableSnapshot
 from everstream.connectors.options import at_least_one
 from everstream.connectors.ownership import Owner
