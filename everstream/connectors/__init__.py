@@ -24,14 +24,7 @@ from everstream.connectors.sql.postgres import Postgres
 from everstream.connectors.sql.postgres_source import PostgresChanges, PostgresTable
 from everstream.connectors.sql.sqlite import Sqlite
 from everstream.connectors.webhook import Webhook
-from everstream.pipeline.sink import (
-    Committable,
-    Delivery,
-    Permit,
-    Sink,
-    SinkShard,
-    Writer,
-)
+from everstream.pipeline.sink import Committable, Delivery, Permit, Sink, SinkShard, Writer
 from everstream.pipeline.source import END, Reader, Source
 
 __all__ = [

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import polars as pl
+import pyarrow as pa
 
 from everstream.connectors.agreed_schema import Agreement, Settled
 from everstream.errors import RefusedRecords, UserError
@@ -423,6 +424,11 @@ def in_microseconds(kind: Kind) -> Kind:
     if isinstance(kind, pl.Datetime):
         return pl.Datetime("us", kind.time_zone)
     return pl.Duration("us") if isinstance(kind, pl.Duration) else kind
+
+
+def as_arrow(frame: pl.DataFrame) -> pa.Table:
+    """The rows in types that every reader of Parquet knows."""
+    return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
 def is_made_of(kind: Kind, *parts: Any) -> bool:

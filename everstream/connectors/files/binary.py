@@ -13,12 +13,7 @@ import polars as pl
 
 from everstream.connectors.files.connector import PartSink
 from everstream.connectors.files.filesystem import filesystem_of, names_in
-from everstream.connectors.files.parts import (
-    BYTES_PER_READ,
-    PartFolder,
-    PartName,
-    PartWriter,
-)
+from everstream.connectors.files.parts import BYTES_PER_READ, PartFolder, PartName, PartWriter
 from everstream.connectors.refusing import encoded_or_refused
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch

@@ -18,12 +18,7 @@ from pyarrow import csv as arrow_csv
 
 from everstream.connectors.columns import Columns, ColumnsWriter, Format, all_but, never
 from everstream.connectors.files.connector import FileConnector
-from everstream.connectors.files.lines import (
-    Chunk,
-    ChunkReader,
-    LinesReader,
-    LongLine,
-)
+from everstream.connectors.files.lines import Chunk, ChunkReader, LinesReader, LongLine
 from everstream.connectors.files.parts import PartFolder, PartWriter
 from everstream.connectors.files.ranges import LinesOffset, Split, start_of
 from everstream.connectors.options import MAX_RECORD_BYTES, at_least_one

@@ -17,12 +17,7 @@ import polars as pl
 
 from everstream.connectors.columns import is_made_of
 from everstream.connectors.files.connector import FileConnector
-from everstream.connectors.files.lines import (
-    Chunk,
-    ChunkReader,
-    LinesReader,
-    split_lines,
-)
+from everstream.connectors.files.lines import Chunk, ChunkReader, LinesReader, split_lines
 from everstream.connectors.files.parts import PartFolder, PartWriter
 from everstream.connectors.files.ranges import LinesOffset
 from everstream.connectors.options import MAX_RECORD_BYTES, at_least_one

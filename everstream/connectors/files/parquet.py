@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 from pyarrow import parquet
 
-from everstream.connectors.columns import Columns, ColumnsWriter, Format
+from everstream.connectors.columns import Columns, ColumnsWriter, Format, as_arrow
 from everstream.connectors.files.connector import FileConnector
 from everstream.connectors.files.filesystem import is_local, opened_for_arrow
 from everstream.connectors.files.lines import Follower, Listing
@@ -455,14 +455,9 @@ class ParquetWriter(ColumnsWriter, PartWriter):
             return
         # Files of one folder are read together: a column must have the same type in all of them.
         self._columns.require_types()
-        table = _arrow(self._columns.settled(self._waiting))
+        table = as_arrow(self._columns.settled(self._waiting))
         self._waiting = []
         if self._parquet is None:
             self._growing = _Growing()
             self._parquet = parquet.ParquetWriter(self._growing, table.schema, compression="zstd")
         self._parquet.write_table(table, row_group_size=ROWS_PER_GROUP)
-
-
-def _arrow(frame: pl.DataFrame) -> pa.Table:
-    """Converts to types that every reader of Parquet knows."""
-    return frame.to_arrow(compat_level=pl.CompatLevel.oldest())

@@ -7,13 +7,7 @@ from typing import Any
 
 from everstream.connectors.files.connector import FileSource
 from everstream.connectors.files.filesystem import filesystem_of
-from everstream.connectors.files.lines import (
-    Chunk,
-    ChunkReader,
-    FileSet,
-    LinesReader,
-    split_lines,
-)
+from everstream.connectors.files.lines import Chunk, ChunkReader, FileSet, LinesReader, split_lines
 from everstream.connectors.options import MAX_RECORD_BYTES, at_least_one
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch

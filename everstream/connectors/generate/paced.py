@@ -563,9 +563,7 @@ class _PacedReader(WrappingReader):
             return
         lost = owed - max(1.0, owed - overdue)
         self._offset = replace(
-            self._offset,
-            shift=self._offset.shift + lost,
-            forfeited=self._offset.forfeited + lost,
+            self._offset, shift=self._offset.shift + lost, forfeited=self._offset.forfeited + lost
         )
 
     def _give(self, count: int, at_s: float) -> Batch:

@@ -13,10 +13,7 @@ from everstream.connectors.kafka.formats import (
     checked_key,
     decoder,
 )
-from everstream.connectors.kafka.offsets import (
-    Bound,
-    checked_bound,
-)
+from everstream.connectors.kafka.offsets import Bound, checked_bound
 from everstream.connectors.kafka.producer import MOST_BYTES, Encoding, Function
 from everstream.connectors.kafka.records import RecordLayout
 from everstream.connectors.kafka.sink import KafkaSink, TopicOutput

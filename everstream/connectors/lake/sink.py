@@ -6,6 +6,11 @@ committed are cleaned up by it. The commit adds the files and advances the shard
 version of the table. A checkpoint that the mark has reached is never committed again. The mark also
 has the generation, so a writer that was replaced is refused, even in the middle of a commit. Rolling
 back to an older checkpoint removes the files that our later versions had added.
+
+The note is written before the files, with their names, so that no file is ever orphaned, and again
+when they are complete, with everything the commit needs. A note is trusted only if it names data
+files that we wrote for its own shard and token, inside the table, and in a signed store only with
+its signature. So a forged note cannot make us delete or commit other files.
 """
 
 import json
@@ -16,10 +21,9 @@ from typing import Any
 
 import polars as pl
 
-from everstream.connectors.agreed_schema import Agreement
 from everstream.connectors.columns import Columns, ColumnsWriter, Format, Takes, fixed, in_kinds
 from everstream.connectors.files.filesystem import sync_file, sync_folder
-from everstream.connectors.files.parts import PartFolder, PendingName, owner_of, require_permit
+from everstream.connectors.files.parts import PartFolder, PendingName, require_permit
 from everstream.connectors.lake.table import (
     HistoryLost,
     LakeClaim,
@@ -175,6 +179,11 @@ class Form:
         def step() -> TableSnapshot:
             state = table.load()
             if state is None:
+                for name in self.partition_by:
+                    if name not in frame.schema:
+                        raise UserError(
+                            f"partition_by= names '{name}', but the rows have no such column."
+                        )
                 table.create(frame.schema, self.partition_by)
                 LakeClaim(table, Owner.of(shard.pipeline, shard.operator, shard.store)).keep()
                 state = table.load()
@@ -465,34 +474,10 @@ class LakeWriter(ColumnsWriter):
         self._waiting = []
 
 
-def start_fresh(
-    table: LakeTable, pipeline: str, operator: str, store: str, replace_it: bool
-) -> None:
-    """See `Sink.start_fresh`."""
-    owner = owner_of(pipeline, operator)
-    claim = LakeClaim(table, Owner.of(pipeline, operator, store))
-    claim.check()
+def take_all_out(table: LakeTable, owner: str) -> None:
+    """Remove all output of an operator, and the progress of its shards."""
     state = table.load()
-    if state is not None and state.has_output(owner) and not replace_it:
-        raise UserError(
-            f"{table} already holds rows of pipeline '{pipeline}', operator '{operator}', from an "
-            "earlier run. Name another table, or use --fresh, which deletes them."
-        )
-    if state is not None:
-        claim.take()
-    notes = notes_of(store, operator)
-    for name in notes.pendings(owner):
-        discard(table, notes, name, state)
-    insisting(table, lambda: _take_all_out(table, owner))
-    Agreement(pipeline, operator, store).forget()
-
-
-def _take_all_out(table: LakeTable, owner: str) -> None:
-    state = table.load()
-    shards = [] if state is None else state.shards(owner)
-    if state is None or not shards:
-        return
-    removed: list[str] = []
-    if state.has_output(owner):
-        removed = output_after(state, table, owner, None, 0)
-    table.commit(state, (), removed, TableMark(owner, None, 0, 0), shards)
+    if state is not None and (shards := state.shards(owner)):
+        written = state.has_output(owner)
+        removed = output_after(state, table, owner, None, 0) if written else []
+        table.commit(state, (), removed, TableMark(owner, None, 0, 0), shards)

@@ -46,11 +46,7 @@ class SparkDataFrame(Source[Row]):
     needs_spark = True
 
     def __init__(
-        self,
-        frame: "DataFrame",
-        *,
-        batch_rows: int = ROWS_PER_BATCH,
-        trust_unsigned: bool = False,
+        self, frame: "DataFrame", *, batch_rows: int = ROWS_PER_BATCH, trust_unsigned: bool = False
     ) -> None:
         if not callable(getattr(frame, "toArrow", None)):
             raise UserError(

@@ -336,12 +336,7 @@ class Postgres(TableSink):
     """
 
     def __init__(
-        self,
-        dsn: str,
-        table: str,
-        *,
-        upsert_on: Sequence[str] | None = None,
-        schema: Any = None,
+        self, dsn: str, table: str, *, upsert_on: Sequence[str] | None = None, schema: Any = None
     ) -> None:
         driver()
         super().__init__(_PostgresDatabase(dsn, table), table, upsert_on, schema)
