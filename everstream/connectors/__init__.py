@@ -18,8 +18,7 @@ from everstream.connectors.lake.iceberg import Iceberg
 from everstream.connectors.live import Callback, Console
 from everstream.connectors.redis.lookup import RedisLookup
 from everstream.connectors.redis.sink import Redis
-from everstream.connectors.spark.frame import SparkDataFrame
-from everstream.connectors.spark.stream import SparkStream
+from everstream.connectors.spark.sources import SparkDataFrame, SparkStream
 from everstream.connectors.sql.postgres import Postgres
 from everstream.connectors.sql.postgres_source import PostgresChanges, PostgresTable
 from everstream.connectors.sql.sqlite import Sqlite

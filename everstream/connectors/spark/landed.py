@@ -22,12 +22,11 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from everstream.connectors.files.filesystem import filesystem_of, names_in, opened_for_arrow
-from everstream.errors import ConnectorError, UserError
+from everstream.errors import ConnectorError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.source import END, EndOfStream, Reader
 from everstream.state.blobs import FsspecBlobs
 from everstream.state.saved import Saved
-from everstream.state.signing import key_of
 
 LANDED: Final = "_SUCCESS"
 """Spark writes this file when all others of a batch are complete."""
@@ -53,17 +52,6 @@ def sign_of(name: str, driver: str) -> str:
 
 LOOK_EVERY_S: Final = 0.05
 _PART = re.compile(r"part-(\d+)-.*\.parquet")
-
-
-def refuse_signed(store: str, operator: str, source: str, trusts_unsigned: bool) -> None:
-    """Raise if the store is signed: Spark writes these rows and has no key to sign them with."""
-    if key_of(store) is not None and not trusts_unsigned:
-        raise UserError(
-            f"operator '{operator}': {source} keeps its rows in the store, where Spark writes them "
-            "without a signature, but this store is signed: anyone who can write there could change "
-            f"them. Use {source}(..., trust_unsigned=True) if no one else can, or use a store "
-            "without a key."
-        )
 
 
 def batch_in(path: str, number: int) -> str:
