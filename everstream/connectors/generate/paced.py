@@ -15,6 +15,7 @@ did; the source itself resumes after it.
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -269,14 +270,9 @@ class Paced(Wrapping[T]):
         """This source under this load; if it is already paced, its other options stay."""
         if not isinstance(source, Paced):
             return Paced(source, load, catch_up=catch_up)
-        return Paced(
-            source._source,
-            load,
-            clock=source._clock,
-            batch=source._batch,
-            due=source._due_column,
-            catch_up=catch_up,
-        )
+        changed = copy(source)
+        changed._load, changed._catch_up = load, catch_up
+        return changed
 
     def tunable(self) -> dict[str, str]:
         return {**self._source.tunable(), "pattern": self._load.text or repr(self._load)}
@@ -289,9 +285,7 @@ class Paced(Wrapping[T]):
 
     def open(self, shard: int, shards: int) -> Reader:
         inner = self._source.open(shard, shards)
-        share = _Share(self._load, shards)
-        pace = _Pace(self._batch, self._due_column, self._catch_up)
-        return _PacedReader(inner, share, Timing(self._clock), pace, self._source.open)
+        return _PacedReader(self, inner, _Share(self._load, shards))
 
     def unread(self, offsets: Sequence[PacedOffset], point: Any) -> str | None:
         if any(offset.skip or offset.begun for offset in offsets):
@@ -325,32 +319,16 @@ class _Share:
         return self.load.due_s(np.maximum(numbers * self.shards, 0.0))
 
 
-@dataclass(frozen=True)
-class _Pace:
-    """How records are given, from the user's options."""
-
-    batch: int
-    due_column: str | None
-    catch_up: bool
-
-
 class _PacedReader(WrappingReader):
-    def __init__(
-        self,
-        inner: Reader,
-        share: _Share,
-        timing: Timing,
-        pace: _Pace,
-        open_as: Callable[[int, int], Reader],
-    ) -> None:
-        """open_as: opens a reader of the source for another of its shards."""
+    def __init__(self, paced: Paced[Any], inner: Reader, share: _Share) -> None:
         super().__init__(inner)
         self._written = self._share = share
-        self._timing = timing
-        self._batch = pace.batch
-        self._due_column = pace.due_column
-        self._catch_up = pace.catch_up
-        self._open_as = open_as
+        self._timing = Timing(paced._clock)
+        self._batch = paced._batch
+        self._due_column = paced._due_column
+        self._catch_up = paced._catch_up
+        self._open_as = paced._source.open
+        """Opens a reader of the source for another of its shards."""
         self._earlier: Reader | None = None
         """Reads a batch that an earlier shard had begun."""
         self._clocks: tuple[Callable[[], float], Callable[[], float]] | None = None

@@ -351,8 +351,7 @@ class FromGenerator(Source[T]):
                 "because the function takes only an offset. Use shards=1, or write it as "
                 f"def {_name(self._function)}(offset, shard, shards)."
             )
-        where = (shard, shards) if self._sharded else ()
-        return _GeneratorReader(self._function, where, self._batch, self._wait_s, self._clock)
+        return _GeneratorReader(self, (shard, shards) if self._sharded else ())
 
     def stopping_point(self) -> str:
         """Each run reads what the function yields from its offset on, until it returns."""
@@ -402,19 +401,9 @@ def _takes_shards(function: Callable[..., Any]) -> bool:
 
 
 class _GeneratorReader(Reader):
-    def __init__(
-        self,
-        function: Callable[..., Iterable[Any]],
-        where: tuple[int, ...],
-        batch: int,
-        wait_s: float,
-        clock: Callable[[], float],
-    ) -> None:
-        self._function = function
+    def __init__(self, source: FromGenerator[Any], where: tuple[int, ...]) -> None:
+        self._source = source
         self._where = where
-        self._batch = batch
-        self._wait_s = wait_s
-        self._clock = clock
         self._records: Iterator[Any] | None = None
         self._offset = 0
 
@@ -430,10 +419,11 @@ class _GeneratorReader(Reader):
         if self._records is None:
             self._records = self._start()
         records: list[Any] = []
-        deadline_s = self._clock() + self._wait_s
+        clock, most = self._source._clock, self._source._batch
+        deadline_s = clock() + self._source._wait_s
         for record in self._records:
             records.append(record)
-            if len(records) == self._batch or self._clock() >= deadline_s:
+            if len(records) == most or clock() >= deadline_s:
                 break
         self._offset += len(records)
         return records or END
@@ -445,10 +435,11 @@ class _GeneratorReader(Reader):
             stop()
 
     def _start(self) -> Iterator[Any]:
-        made = self._function(self._offset, *self._where)
+        function = self._source._function
+        made = function(self._offset, *self._where)
         if not isinstance(made, Iterable):
             raise UserError(
-                f"'{_name(self._function)}' must yield its records, but it returned "
+                f"'{_name(function)}' must yield its records, but it returned "
                 f"{type(made).__name__}. Write it as a generator function, with yield."
             )
         return iter(made)
