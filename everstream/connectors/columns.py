@@ -173,7 +173,6 @@ class Columns:
 
     @property
     def widens(self) -> bool:
-        """Whether a column may get a wider type after rows were written."""
         return self._format.widens
 
     @property
@@ -182,7 +181,6 @@ class Columns:
         return None if self._settled is None else self._settled.schema
 
     def saved(self) -> dict[str, Any] | None:
-        """What a checkpoint saves of it."""
         known = self._settled or self._restored
         return None if known is None else known.as_json()
 
@@ -235,7 +233,6 @@ class Columns:
         return schema is not None and not named and any(map(is_open, schema.values()))
 
     def _agreed(self, rows: _Rows) -> pl.Schema:
-        """The agreed columns, after these rows may have added to them."""
         if self._settled is None:
             self._there = self._existing()
             self._settled = self._first(rows)
@@ -276,7 +273,6 @@ class Columns:
         )
 
     def _stored_as(self, name: str, kind: Kind) -> Kind | None:
-        """The type in which the output keeps values of this type in a column."""
         stored = self._format.stored_as(kind)
         return stored if stored is None or name not in self._there else self._there[name](stored)
 
@@ -415,7 +411,6 @@ Takes: TypeAlias = Callable[[Kind], Kind | None]
 
 
 def fixed(kind: Kind) -> Takes:
-    """A column with a fixed type."""
     return lambda _: kind
 
 

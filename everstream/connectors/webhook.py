@@ -45,7 +45,6 @@ READABLE: Final = "".join(chr(code) for code in range(33, 127) if chr(code) != "
 
 
 def driver() -> Any:
-    """The urllib3 module, or a UserError that explains how to install it."""
     with extra("http"):
         import urllib3
     return urllib3
@@ -60,8 +59,6 @@ class Request:
 
 
 class Endpoint:
-    """Where to post, with which headers and timeouts."""
-
     def __init__(
         self, url: str, headers: Mapping[str, str], timeout_s: float, patience_s: float
     ) -> None:

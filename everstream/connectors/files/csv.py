@@ -173,7 +173,6 @@ def last_row_end(data: bytes) -> int:
 
 
 def is_closed(data: bytes) -> bool:
-    """Whether every quote is closed."""
     return QUOTE not in data or data.count(QUOTE) % 2 == 0
 
 

@@ -54,7 +54,6 @@ def is_pattern(path: str) -> bool:
 
 
 def place_of(fs: Any, path: str) -> str:
-    """A file or folder as text, without credentials."""
     return path if is_local(fs) else f"{type(fs).__name__}: {path}"
 
 
@@ -97,7 +96,6 @@ def create(fs: Any, path: str, private: str | None) -> Any:
 
 
 def sync_file(fs: Any, path: str) -> None:
-    """Make a closed file's content survive a power failure."""
     if is_local(fs):
         folders.sync_file(Path(path))
 
@@ -117,7 +115,6 @@ def rename(fs: Any, source: str, target: str) -> None:
 
 
 def remove(fs: Any, path: str) -> None:
-    """Remove a file; harmless if it is gone."""
     try:
         fs.rm_file(path)
     except FileNotFoundError:

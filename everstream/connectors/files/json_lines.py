@@ -111,8 +111,6 @@ def _ended(data: bytes) -> bytes:
 
 
 class _JsonReader(LinesReader):
-    """Records are the parsed values."""
-
     def __init__(self, chunks: ChunkReader, on_error: OnError) -> None:
         super().__init__(chunks, on_error)
         self._decode = msgspec.json.Decoder().decode

@@ -110,7 +110,6 @@ class Follower:
 
     @property
     def looks(self) -> bool:
-        """Whether there may be new files."""
         return self.follows or self.listed is not None
 
     @property
@@ -353,7 +352,6 @@ class FileSet:
         )
 
     def check(self) -> None:
-        """List the files now; a UserError if they cannot be read as lines."""
         self.refresh()
         refuse_unreadable([name for name, _ in self.files])
 

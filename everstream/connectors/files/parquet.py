@@ -134,8 +134,6 @@ class _Group:
 
 
 class _OpenFile:
-    """A Parquet file whose footer has been read."""
-
     def __init__(
         self, path: str, file: ParquetBytes, columns: Sequence[str] | None, most_bytes: int
     ) -> None:
@@ -167,8 +165,6 @@ class _OpenFile:
 
 
 class _Files:
-    """Keeps the file being read open."""
-
     def __init__(self, fs: Any, columns: Sequence[str] | None, most_bytes: int) -> None:
         self._fs = fs
         self._columns = columns

@@ -144,7 +144,6 @@ class PartFolder:
             ) from error
 
     def parts(self, owner: str) -> list[PartName]:
-        """The committed parts of one pipeline and operator, by checkpoint, then shard."""
         names = (PartName.parse(name, self.ending) for name in names_in(self.fs, self.path))
         mine = [name for name in names if name is not None and name.owner == owner]
         return sorted(mine, key=lambda name: (name.checkpoint, name.shard))
@@ -193,7 +192,6 @@ class PartFolder:
             self.remove(part)
 
     def left_behind(self, pipeline: str, operator: str) -> str | None:
-        """See `Sink.left_behind`."""
         parts = len(self.parts(owner_of(pipeline, operator)))
         return f"{parts} part file(s) in '{self.path}'" if parts else None
 
@@ -237,7 +235,6 @@ class PartTransaction(Committable, Saved, word="part-transaction"):
 
     @property
     def path(self) -> str:
-        """Where the records are until the commit."""
         return self.place.path_of(self.pending)
 
     @property
@@ -323,7 +320,6 @@ class PartTransaction(Committable, Saved, word="part-transaction"):
 
 
 def _measured(fs: Any, path: str, strong: bool) -> tuple[int, str]:
-    """Size and checksum of a file."""
     size_bytes, checksum = 0, RunningSum(strong)
     with fs.open(path, "rb") as file:
         while piece := file.read(BYTES_PER_READ):
@@ -455,7 +451,6 @@ class PartWriter(Writer):
         return replace(transaction, folder=self._folder)
 
     def _pending_of(self, transaction: Committable) -> list[PendingName]:
-        """The pending files that a transaction needs."""
         return [transaction.pending] if isinstance(transaction, PartTransaction) else []
 
     def close(self) -> None:

@@ -32,7 +32,6 @@ def codec_of(path: str) -> str | None:
 
 
 def start_of(fs: Any, path: str, count: int) -> bytes:
-    """The first bytes of a file, unpacked if it is compressed."""
     codec = codec_of(path)
     if codec is None:
         return bytes(fs.cat_file(path, 0, count))
@@ -102,7 +101,6 @@ class Split(Saved, word="file-range"):
 
     @staticmethod
     def of(path: str, size: int) -> "Split":
-        """A whole file."""
         return Split(path, 0, ENDLESS if codec_of(path) else size, size)
 
     @property
@@ -135,7 +133,6 @@ class LinesOffset(Saved, word="files-offset"):
         return self.position if self.position is not None else self.splits[self.index].resumes_at
 
     def left(self) -> list[Split]:
-        """The remaining splits, each with its position."""
         splits = list(self.splits[self.index :])
         if splits:
             splits[0] = replace(splits[0], resumes_at=self.place)
@@ -215,7 +212,6 @@ def seen_of(files: Mapping[str, int | None], shard: int, shards: int) -> dict[st
 
 
 def falls_to(path: str, shards: int) -> int:
-    """The shard that reads a file that appears later."""
     return zlib.crc32(path.encode()) % shards
 
 

@@ -467,7 +467,6 @@ class Load:
 
 
 def load_of(given: "Load | float | str | Callable[[float], float]") -> Load:
-    """The load for any value that a user may give for one."""
     if isinstance(given, Load):
         return given
     return Load.parse(given) if isinstance(given, str) else Load(given)

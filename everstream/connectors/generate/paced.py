@@ -83,7 +83,6 @@ def redistribute_paced(
     written: Load,
     redistribute: Callable[[Sequence[Any], int], Sequence[Any]],
 ) -> list[PacedOffset]:
-    """Offsets for this many shards; `redistribute` is the source's own."""
     before = len(offsets)
     inner = redistribute([_behind(offset) for offset in offsets], shards)
     begun = [
@@ -133,7 +132,6 @@ def _owed(offset: PacedOffset, shards: int, written: Load, at_s: float) -> float
 
 
 def _behind(offset: PacedOffset) -> Any:
-    """Where the source resumes after a batch that was begun."""
     if not offset.skip:
         return offset.inner
     if offset.held is None:
@@ -211,7 +209,6 @@ class Timing:
         return start_s
 
     def passed_s(self) -> float:
-        """Seconds since the start."""
         return max(0.0, self._steady_s() - self._start_s)
 
 
@@ -348,7 +345,6 @@ class _PacedReader(WrappingReader):
         self._rejected: list[Rejected] = []
 
     def _begin(self) -> None:
-        """Start the load now."""
         start_s = self._timing.start()
         self._offset = replace(
             self._offset,

@@ -50,7 +50,6 @@ class BlockOffset(Saved, word="block-offset"):
     rest: tuple[int, int] | None = None
 
     def has_before(self, stop: int) -> bool:
-        """Whether there is anything to read before this record."""
         return bool(self.runs_before(stop)) or (self.rest is not None and self.rest[0] < stop)
 
     def runs_before(self, stop: int) -> list[Run]:

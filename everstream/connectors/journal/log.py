@@ -171,7 +171,6 @@ class Log:
                 self.fs.rm_file(f"{self.folder}/kept-from-{before:020d}")
 
     def frames(self, segments: list[JournalSegment]) -> Iterator[JournalEntry]:
-        """All frames that count, in order."""
         for marked in self._segments_named(_SYNCED):
             is_last = not segments or marked > segments[-1]
             if is_last and self.synced_bytes(marked) and not self.fs.exists(self.path_of(marked)):
@@ -248,7 +247,6 @@ class Log:
         feed_offset: Any,
         rejected: list[Rejected],
     ) -> bytes:
-        """A frame in the form it is appended to this segment."""
         notes = dumps((feed_offset, rejected))
         payload = encode(batch) if batch is not None else b""
         kind = ENDED if batch is None else BATCH

@@ -100,7 +100,6 @@ class Marks:
         self.topic = topic_of_marks(pipeline, operator, topic)
 
     def shards(self) -> int:
-        """How many shards have a partition here."""
         return len(partitions_of(self.cluster, self.topic))
 
     def ensure(self, shards: int, patience_s: float) -> None:
@@ -137,7 +136,6 @@ class Marks:
                 raise
 
     def read(self, shard: int) -> CommitMark | None:
-        """The newest mark of a shard; None if there never was one."""
         kafka = driver()
         settings = {
             **self.cluster.settings(),
@@ -163,11 +161,9 @@ class Marks:
             consumer.close()
 
     def all(self) -> list[CommitMark | None]:
-        """The newest mark of every shard that ever wrote."""
         return [self.read(shard) for shard in range(self.shards())]
 
     def _last(self, consumer: Any, shard: int, start: int, end: int) -> CommitMark | None:
-        """The last of the marks from `start` to `end`."""
         if start >= end:
             return None
         kafka = driver()
@@ -236,8 +232,6 @@ class ShardCommits:
         self.change(taken_over)
 
     def commit(self, checkpoint: int, frames: Frames) -> None:
-        """Commit these records unless they were committed before."""
-
         def once() -> None:
             if self._producer is None:
                 self._fence()

@@ -97,8 +97,6 @@ class Text(Raw):
 
 
 class Json(Decoder):
-    """Parsed; with a schema, in columns."""
-
     def __init__(self, schema: pl.Schema | None) -> None:
         self._schema = schema
         self.in_columns = schema is not None
@@ -237,7 +235,6 @@ def sound(decode: Callable[[Values], Any], values: Values) -> tuple[list[int], d
 
 
 def column_kinds(key: KeyFormat) -> dict[str, Any]:
-    """The columns of a record besides its value."""
     return {
         "key": pl.String() if key == "text" else pl.Binary(),
         "headers": pl.List(pl.Struct({"name": pl.String(), "value": pl.Binary()})),
@@ -342,7 +339,6 @@ class _Table:
         return None if at is None else _Table(self._data, at + self._offset(at))
 
     def pairs(self, field: int) -> list[tuple[int, int]]:
-        """A vector of pairs of integers."""
         at = self._field(field)
         if at is None:
             return []
@@ -393,7 +389,6 @@ class Avro:
             raise UserError(f"Avro(schema=...) cannot be read: {error}") from None
 
     def parsed(self) -> Any:
-        """The reader's schema as an object."""
         return json.loads(self.schema) if isinstance(self.schema, str) else self.schema
 
     @property

@@ -37,8 +37,6 @@ OVERHEAD_BYTES = 512
 
 @dataclass(frozen=True)
 class Encoding:
-    """How a sink's records become messages."""
-
     value: str | Function = "json"
     """A format, or a function that turns a record into bytes or text."""
     key_by: str | Function | None = None
@@ -61,7 +59,6 @@ class Encoding:
             )
 
     def messages(self, batch: Batch, operator: str) -> pl.DataFrame:
-        """Key, value and the other parts of each message, as columns."""
         if self.value == "arrow":
             return self._in_arrow(batch, operator)
         made = {VALUE: self._values(batch, operator)}
@@ -176,7 +173,6 @@ def series_of(values: Sequence[Any], operator: str, option: str) -> pl.Series:
 
 
 def _in_bytes(value: str | bytes | int | None) -> bytes | None:
-    """As `as_bytes` has it."""
     if value is None or isinstance(value, bytes):
         return value
     return (str(value).lower() if isinstance(value, bool) else str(value)).encode()

@@ -66,7 +66,6 @@ class RecordLayout:
     on_error: OnError
 
     def check(self, names: Sequence[str]) -> None:
-        """Refuse a field whose name the value also has."""
         both = [name for name in self.fields or () if name != "value" and name in names]
         if both:
             raise UserError(
@@ -215,7 +214,6 @@ class PartitionTimes:
     def seen(
         self, partitions: Iterable[Partition], of_each: list[Partition], ms: list[int]
     ) -> None:
-        """Records of these partitions have come, with these times."""
         if len(distinct := list(partitions)) == 1:
             self._note(distinct[0], max(ms))
             return
@@ -233,7 +231,6 @@ class PartitionTimes:
             self.greatest[partition] = max(before, ms * 1000)
 
     def at_end(self, partition: Partition) -> None:
-        """A partition has been read to its end."""
         self._silent_since_s.setdefault(partition, self._steady_s())
 
     def watermark(self, partitions: Collection[Partition]) -> int:

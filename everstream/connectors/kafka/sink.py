@@ -115,8 +115,6 @@ class KafkaSink(Sink):
 
 @dataclass(frozen=True)
 class TopicOutput:
-    """A topic, and how records become its messages."""
-
     cluster: Cluster
     named: str
     """The topic that the user named."""
@@ -157,7 +155,6 @@ class TopicOutput:
         return TopicClaim(self, Owner.of(pipeline, operator, store))
 
     def committed(self, pipeline: str, operator: str) -> bool:
-        """Whether any shard has committed messages."""
         marks = self.read(self.marks(pipeline, operator))
         return any(mark is not None and mark.checkpoint > 0 for mark in marks)
 

@@ -47,8 +47,6 @@ CHUNK = 1000
 
 @dataclass(frozen=True)
 class Reading:
-    """How topics are read: the user's options."""
-
     cluster: Cluster
     topics: tuple[str, ...]
     start: Any
@@ -71,7 +69,6 @@ class Reading:
         return Topics(self.cluster, self.topics, self.committed)
 
     def begin(self) -> KafkaOffset:
-        """Where a run without a checkpoint begins, in all partitions."""
         asking = self.asking()
         offset = asking.begin(self.start, self.stop)
         for topic in asking.compacted():
@@ -157,8 +154,6 @@ class KafkaSource(Source[Any]):
 
 
 class KafkaReader(Reader):
-    """One shard's partitions."""
-
     def __init__(
         self, reading: Reading, decoder: Decoder, begin: KafkaOffset, shard: int, shards: int
     ) -> None:
@@ -274,7 +269,6 @@ class KafkaReader(Reader):
             self._epochs[partition] = epoch
 
     def _last_of_each(self, messages: list[Any]) -> dict[Partition, Any]:
-        """The last message of each partition that has any."""
         if not messages:
             return {}
         if len(self._next) == 1:
@@ -308,7 +302,6 @@ class KafkaReader(Reader):
             self._consumer.incremental_unassign([driver().TopicPartition(*partition)])
 
     def _heed(self, message: Any, error: Any) -> None:
-        """Handle a partition event of the client."""
         partition = (message.topic(), message.partition())
         codes, code = driver().KafkaError, error.code()
         if code == codes._PARTITION_EOF:

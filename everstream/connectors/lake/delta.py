@@ -126,8 +126,6 @@ RULES = frozenset({"delta.invariants", "delta.generationExpression", "delta.iden
 
 
 class DeltaState(TableSnapshot):
-    """A version of a Delta table."""
-
     def __init__(self, place: str, fs: Any, table: Any) -> None:
         self.place = place
         self.fs = fs
@@ -210,7 +208,6 @@ class DeltaState(TableSnapshot):
             yield self._change(later)
 
     def _change(self, version: int) -> Change:
-        """What the log has for one version."""
         try:
             with self.fs.open_input_file(entry_of(version)) as file:
                 lines = bytes(file.read()).splitlines()
@@ -257,15 +254,12 @@ BYTES_PER_WRITE = 8 << 20
 
 
 def deltalake() -> Any:
-    """The module, or a UserError that explains how to install it."""
     with extra("delta"):
         import deltalake
     return deltalake
 
 
 class DeltaTable(LakeTable):
-    """One table, by its path or URL."""
-
     format = "Delta Lake"
     relative = True
     empty_partition_is_null = True

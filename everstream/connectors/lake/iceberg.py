@@ -72,7 +72,6 @@ def described(file: Any, spec_id: int) -> LakeFile:
 
 
 def restored(file: LakeFile) -> Any:
-    """The same as an object of pyiceberg."""
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
     from pyiceberg.typedef import Record
 
@@ -244,7 +243,6 @@ NO_RETRIES = {"commit.retry.num-retries": "0"}
 
 
 def pyiceberg() -> Any:
-    """The module, or a UserError that explains how to install it."""
     with extra("iceberg"):
         import pyiceberg.catalog
         import pyiceberg.exceptions
@@ -254,8 +252,6 @@ def pyiceberg() -> Any:
 
 
 class IcebergTable(LakeTable):
-    """One table, by its name in a catalog."""
-
     format = "Iceberg"
     kept_as: ClassVar = {
         **LakeTable.kept_as,

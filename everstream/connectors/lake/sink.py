@@ -45,7 +45,6 @@ from everstream.state.signing import Forged
 
 
 def notes_of(store: str, operator: str) -> PartFolder:
-    """The folder of the notes about uncommitted data files."""
     return PartFolder.in_store(store, "staged", operator, ".json")
 
 

@@ -48,7 +48,6 @@ class LakeOffset(Saved, word="lake-offset"):
         return max(self.row, self.files[self.index].first_row)
 
     def left(self) -> list[LakeFile]:
-        """The remaining files, each with the row to begin with."""
         files = list(self.files[self.index :])
         if files:
             files[0] = replace(files[0], first_row=self.place)
@@ -61,12 +60,10 @@ def deal(files: Sequence[LakeFile], shards: int) -> list[tuple[LakeFile, ...]]:
 
 
 def is_of(file: LakeFile, shard: int, shards: int) -> bool:
-    """Whether a shard reads this file of a later version."""
     return zlib.crc32(file.path.encode()) % shards == shard
 
 
 def first_offset(state: TableSnapshot | None, shard: int, shards: int) -> LakeOffset:
-    """Where a shard begins: its part of the table as it is."""
     if state is None:
         return LakeOffset(NOT_YET, ())
     return LakeOffset(state.version, deal(state.files(), shards)[shard], form=_form(state))
@@ -93,8 +90,6 @@ def lost(table: LakeTable, version: int, error: HistoryLost) -> HistoryLost:
 
 
 class LakeReader(Reader):
-    """One shard's files, batch by batch."""
-
     def __init__(
         self,
         table: LakeTable,
@@ -201,7 +196,6 @@ class LakeReader(Reader):
         return False
 
     def _take_up(self, change: Change) -> None:
-        """Continue with this shard's files of a version."""
         files = added_by(change, self._table, self._on_change)
         mine = tuple(file for file in files if is_of(file, self._shard, self._shards))
         self._offset = replace(self._offset, version=change.version, files=mine, index=0, row=0)

@@ -135,7 +135,6 @@ class TableSnapshot(ABC):
         """The shards of this owner that the table knows."""
 
     def has_output(self, owner: str) -> bool:
-        """Whether any shard of this owner has committed anything."""
         return any(self.standing(owner, shard).checkpoint for shard in self.shards(owner))
 
     @abstractmethod
@@ -268,7 +267,6 @@ class LakeTable(ABC):
 
 
 def key_of(shard: SinkShard) -> str:
-    """The pipeline and the operator as used in a table's log."""
     return owner_of(shard.pipeline, shard.operator)
 
 
@@ -292,8 +290,6 @@ def insisting(table: LakeTable, step: Callable[[], R]) -> R:
 
 
 class LakeClaim(Claim):
-    """A claim to a table, recorded with it."""
-
     kind = "table"
 
     def __init__(self, table: LakeTable, owner: Owner) -> None:

@@ -59,8 +59,6 @@ def batch_in(path: str, number: int) -> str:
 
 
 class BatchFile(NamedTuple):
-    """A file of a batch, and the row group to begin with."""
-
     batch: int
     name: str
     group: int = 0
@@ -89,8 +87,6 @@ class StreamOffset(Saved, word="stream-offset"):
 
 
 class Landed:
-    """The batches in a folder."""
-
     def __init__(self, folder: str) -> None:
         self.fs, self.path = filesystem_of(folder)
         self._blobs = FsspecBlobs(folder)
@@ -128,7 +124,6 @@ class Landed:
         return self.folder_of(number) is not None
 
     def names(self, number: int, shard: int, shards: int) -> list[str]:
-        """A shard's files of a batch."""
         folder = self.folder_of(number)
         if folder is None:
             return []
@@ -228,8 +223,6 @@ def _left_of(
 
 
 class LandedReader(Reader):
-    """Reads its part of the batches in order."""
-
     def __init__(self, folder: str, shard: int, shards: int, driver: str = "") -> None:
         """driver: the one whose report on whether more will come counts."""
         self._landed = Landed(folder)
@@ -300,7 +293,6 @@ class LandedReader(Reader):
             self._open = None
 
     def _files(self, number: int) -> list[str] | None:
-        """This shard's files of a batch; None if it has not been written."""
         if self._mine is None or self._mine[0] != number:
             if not self._landed.has(number):
                 return None

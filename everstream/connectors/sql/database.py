@@ -69,7 +69,6 @@ def quoted_column(name: str) -> str:
 
 
 def upsert_sql(table: str, columns: Sequence[str], keys: Sequence[str], mark: str) -> str:
-    """INSERT that replaces the row with the same key."""
     names = ", ".join(map(quoted_column, columns))
     marks = ", ".join([mark] * len(columns))
     others = [quoted_column(name) for name in columns if name not in keys]
@@ -251,7 +250,6 @@ class SqlTransaction(ABC):
         self.note_committed(writing, checkpoint)
 
     def remove_all(self, table: str, pipeline: str, operator: str) -> None:
-        """Remove all rows of an operator, and the state of its shards."""
         own = (table, pipeline, operator)
         for number, committed in self._numbers(own):
             if committed:
@@ -264,7 +262,6 @@ class SqlTransaction(ABC):
             self.run(f"DELETE FROM {quoted(table)} WHERE {_BETWEEN}", (first, end))
 
     def _numbers(self, own: Sequence[str]) -> list[tuple[int, int]]:
-        """The numbers of an operator's shards, and what they committed last."""
         rows = self.run(f"SELECT id, committed FROM {WRITERS} WHERE {_OWN}", own)
         return [(int(number), int(committed)) for number, committed in rows]
 

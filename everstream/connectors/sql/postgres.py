@@ -40,7 +40,6 @@ ROWS_AT_ONCE = 16_384
 
 
 def driver() -> Any:
-    """The psycopg module, or a UserError that explains how to install it."""
     with extra("postgres"):
         import psycopg
     return psycopg
@@ -82,7 +81,6 @@ def _check_password(dsn: str, table: str) -> None:
 
 
 def explained(error: Exception, table: str) -> EverstreamError:
-    """The error of psycopg as one that names the table and explains the fix."""
     psycopg = driver()
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return ConnectionLost(
@@ -146,7 +144,6 @@ _SQL_KINDS: dict[Any, str] = {
 
 
 def sql_kind(kind: pl.DataType) -> str:
-    """The column type for a Polars type."""
     if isinstance(kind, pl.Datetime):
         return "timestamptz" if kind.time_zone else "timestamp"
     if isinstance(kind, pl.Decimal):
@@ -182,7 +179,6 @@ def _has_plain_text(kind: pl.DataType) -> bool:
 
 
 def sql_rows(frame: pl.DataFrame) -> list[tuple[Any, ...]]:
-    """The rows as values that psycopg can send."""
     as_json = [position for position, kind in enumerate(frame.dtypes) if sql_kind(kind) == "jsonb"]
     rows = frame.rows()
     if not as_json:

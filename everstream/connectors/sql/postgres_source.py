@@ -291,7 +291,6 @@ class KeyOffset(Saved, word="key-offset"):
     version did not save it."""
 
     def left(self) -> list[_KeyRange]:
-        """The remaining ranges; of the present one, the keys above the last."""
         ranges = list(self.ranges[self.index :])
         if ranges and self.last is not None:
             ranges[0] = _KeyRange(self.last, ranges[0].high)
@@ -306,7 +305,6 @@ class _Client:
         self._connection: Any = None
 
     def query(self, sql: str, values: Sequence[Any] = ()) -> tuple[list[tuple[Any, ...]], Any]:
-        """The rows, and the description of their columns."""
         fresh = self._connection is None
         try:
             return self._query(sql, values)
