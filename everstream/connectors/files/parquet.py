@@ -101,11 +101,7 @@ class Parquet(FileConnector[Row]):
         if schema is None and self._files.files:
             schema = self._first_schema()
         offset = self._files.first_offset(shard, shards, SMALLEST_SPLIT_BYTES)
-        files = _Files(self._fs, self._columns, self._most_bytes)
-        follower = self._files.follower(shard, shards)
-        return _ParquetReader(
-            files, offset, schema, self._batch_rows, self._most_bytes, self.on_error, follower
-        )
+        return _ParquetReader(self, offset, schema, self._files.follower(shard, shards))
 
     def _first_schema(self) -> pl.Schema:
         """The columns of the first file that can be read."""
@@ -266,21 +262,14 @@ class _ParquetReader(FileReader):
     """The schema is part of the offset: it must not change on replay."""
 
     def __init__(
-        self,
-        files: _Files,
-        offset: LinesOffset,
-        schema: pl.Schema | None,
-        batch_rows: int,
-        most_bytes: int,
-        on_error: OnError,
-        follower: Follower,
+        self, source: Parquet, offset: LinesOffset, schema: pl.Schema | None, follower: Follower
     ) -> None:
-        super().__init__(on_error)
-        self._most_bytes = most_bytes
-        self._files = files
+        super().__init__(source.on_error)
+        self._most_bytes = source._most_bytes
+        self._files = _Files(source._fs, source._columns, source._most_bytes)
         self._offset = offset
         self._schema = schema
-        self._batch_rows = batch_rows
+        self._batch_rows = source._batch_rows
         self._follower = follower
         self._rows: _Rows | None = None
 

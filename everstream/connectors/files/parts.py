@@ -143,10 +143,11 @@ class PartFolder:
                 "Check that it is writable, or name another folder."
             ) from error
 
-    def parts(self, owner: str) -> list[PartName]:
-        names = (PartName.parse(name, self.ending) for name in names_in(self.fs, self.path))
-        mine = [name for name in names if name is not None and name.owner == owner]
-        return sorted(mine, key=lambda name: (name.checkpoint, name.shard))
+    def parts(self, owner: str | None = None) -> list[PartName]:
+        """The committed parts, of one pipeline and operator or of all, by checkpoint, then shard."""
+        parsed = (PartName.parse(name, self.ending) for name in names_in(self.fs, self.path))
+        parts = [part for part in parsed if part and owner in (None, part.owner)]
+        return sorted(parts, key=lambda part: (part.checkpoint, part.shard))
 
     def pendings(self, owner: str) -> list[PendingName]:
         names = (PendingName.parse(name) for name in names_in(self.fs, self.pending_path))

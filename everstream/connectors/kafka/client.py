@@ -49,6 +49,19 @@ class Cluster:
             "logger": LOG,
         }
 
+    def consumer(self, on_error: Callable[[Any], None] | None = None, **own: Any) -> Any:
+        """A client that reads the partitions it is assigned: it joins no group by itself."""
+        named = {
+            "group_id": "everstream",
+            "enable_auto_commit": False,
+            "enable_partition_eof": True,
+        }
+        called = {} if on_error is None else {"error_cb": on_error}
+        try:
+            return driver().Consumer({**self.settings(**{**named, **own}), **called})
+        except driver().KafkaException as error:
+            raise self.explained(error) from None
+
     def admin(self) -> Any:
         """An admin client; created for each query, because it holds threads and connections."""
         try:

@@ -20,7 +20,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
@@ -136,19 +136,11 @@ class Marks:
                 raise
 
     def read(self, shard: int) -> CommitMark | None:
-        kafka = driver()
-        settings = {
-            **self.cluster.settings(),
-            "group.id": "everstream",  # never joined, but the client requires a name
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-            "fetch.wait.max.ms": 10,
-        }
-        consumer = kafka.Consumer(settings)
-        try:
-            partition = kafka.TopicPartition(self.topic, shard)
+        consumer = self.cluster.consumer(
+            isolation_level="read_committed", auto_offset_reset="error", fetch_wait_max_ms=10
+        )
+        with closing(consumer):
+            partition = driver().TopicPartition(self.topic, shard)
             first, end = consumer.get_watermark_offsets(partition, timeout=ANSWER_S)
             window = TAIL
             while True:
@@ -157,8 +149,6 @@ class Marks:
                 if mark is not None or start == first:
                     return mark
                 window *= FARTHER
-        finally:
-            consumer.close()
 
     def all(self) -> list[CommitMark | None]:
         return [self.read(shard) for shard in range(self.shards())]

@@ -9,6 +9,7 @@ run that would resume from before the last commit is refused.
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -126,11 +127,8 @@ class TopicOutput:
 
     @property
     def topic(self) -> str:
-        return (
-            self.named
-            if self.audit_copy is None
-            else f"{self.named}-everstream-audit-{self.audit_copy}"
-        )
+        label = "" if self.audit_copy is None else f"-everstream-audit-{self.audit_copy}"
+        return self.named + label
 
     def make_audit_copy(self) -> None:
         self._answer(lambda: _make_like(self.cluster, self.named, self.topic))
@@ -316,29 +314,20 @@ def _remove_topics(cluster: Cluster, *topics: str) -> None:
 
 def committed(cluster: Cluster, topic: str, patience_s: float) -> Batch:
     """Every message of a topic that is no longer written to: key, value and headers."""
-    kafka = driver()
-    settings = {
-        **cluster.settings(),
-        "group.id": "everstream",  # never joined
-        "enable.auto.commit": False,
-        "enable.partition.eof": True,
-    }
-    asking = kafka.Consumer({**settings, "isolation.level": "read_uncommitted"})
-    reading = kafka.Consumer({**settings, "isolation.level": "read_committed"})
-    try:
-        messages: list[dict[str, Any]] = []
-        deadline = Deadline(patience_s)
+    messages: list[dict[str, Any]] = []
+    deadline = Deadline(patience_s)
+    with (
+        closing(cluster.consumer(isolation_level="read_uncommitted")) as asking,
+        closing(cluster.consumer(isolation_level="read_committed")) as reading,
+    ):
         for number in sorted(partitions_of(cluster, topic)):
-            place = kafka.TopicPartition(topic, number)
+            place = driver().TopicPartition(topic, number)
             _, end = asking.get_watermark_offsets(place, timeout=ANSWER_S)
             # Brokers report a transaction as committed a little before it is visible everywhere.
             while reading.get_watermark_offsets(place, timeout=ANSWER_S)[1] < end:
                 _refuse_if_late(deadline, topic)
             messages += _read(reading, topic, number, end, deadline)
-        return messages
-    finally:
-        asking.close()
-        reading.close()
+    return messages
 
 
 def _read(

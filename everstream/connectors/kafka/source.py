@@ -85,12 +85,10 @@ class Reading:
         return offset
 
     def consumer(self, on_error: Callable[[Any], None]) -> Any:
-        """A client that reads the partitions it is assigned, and stores no offsets."""
-        settings = self.cluster.settings(
-            group_id=self.group or "everstream",
-            enable_auto_commit=False,
+        return self.cluster.consumer(
+            on_error,
+            **({} if self.group is None else {"group_id": self.group}),
             enable_auto_offset_store=False,
-            enable_partition_eof=True,
             auto_offset_reset="error",
             isolation_level="read_committed" if self.committed else "read_uncommitted",
             # The client's default is to wait a second once it has fetched enough ahead.
@@ -98,10 +96,6 @@ class Reading:
             # How long a commit waits for the group's coordinator; the default is ten minutes.
             coordinator_query_interval_ms=1000,
         )
-        try:
-            return driver().Consumer({**settings, "error_cb": on_error})
-        except driver().KafkaException as error:
-            raise self.cluster.explained(error) from None
 
 
 class KafkaSource(Source[Any]):

@@ -297,17 +297,8 @@ class LakeClaim(Claim):
         self._table = table
         self._name = f"{short(owner_of(owner.pipeline, owner.operator))}.owner"
 
-    def read(self) -> Owner | None:
-        text = self._table.read_note(self._name)
-        if text is None:
-            return None
-        try:
-            return Owner(**json.loads(text))
-        except (ValueError, TypeError) as error:
-            raise ConnectorError(
-                f"{self._table}: the note '{self._name}', which records the owner of its output, cannot "
-                f"be read: {error}. If no other run writes to the table, remove it."
-            ) from error
+    def recorded(self) -> str | None:
+        return self._table.read_note(self._name)
 
     def create(self) -> bool:
         if self.read() is not None:

@@ -10,7 +10,6 @@ import json
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any, Final, Literal
 
 import msgspec
@@ -161,9 +160,9 @@ class RedisClaim(Claim):
         self._server = server
         self._name = f"everstream:{owner_of(owner.pipeline, owner.operator)}:owner"
 
-    def read(self) -> Owner | None:
-        data = self._server.ask(lambda client: client.get(self._name))
-        return None if data is None else Owner(**json.loads(data))
+    def recorded(self) -> bytes | None:
+        data: bytes | None = self._server.ask(lambda client: client.get(self._name))
+        return data
 
     def create(self) -> bool:
         data = json.dumps(asdict(self.owner))
@@ -254,14 +253,13 @@ class _RedisWriter(Writer):
     def write(self, batch: Batch) -> None:
         if not len(batch):
             return
-        frame, operator = self._columns.settle(batch), self._shard.operator
-        made = encoded_or_refused(frame, partial(self._packed, operator=operator), operator)
-        for packed in made:
+        frame = self._columns.settle(batch)
+        for packed in encoded_or_refused(frame, self._packed, self._shard.operator):
             self._write(packed)
 
-    def _packed(self, frame: Any, operator: str) -> list[bytes]:
-        starts = range(0, frame.height, ROWS_PER_CALL)
-        return [self._rows.packed(frame[at : at + ROWS_PER_CALL], operator) for at in starts]
+    def _packed(self, frame: Any) -> list[bytes]:
+        pieces = frame.iter_slices(ROWS_PER_CALL)
+        return [self._rows.packed(piece, self._shard.operator) for piece in pieces]
 
     def _write(self, packed: bytes) -> None:
         operator = self._shard.operator

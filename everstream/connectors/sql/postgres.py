@@ -104,14 +104,8 @@ def _may_be_back(error: Exception) -> bool:
 
 
 _NOT_YET = (
-    *(
-        "starting up",
-        "shutting down",
-        "recovery mode",
-        "too many clients",
-        "terminating connection",
-    ),
-    *("remaining connection slots", "not yet accepting connections"),
+    *("starting up", "shutting down", "recovery mode", "too many clients"),
+    *("terminating connection", "remaining connection slots", "not yet accepting connections"),
 )
 
 
