@@ -9,9 +9,11 @@ partition, records are in order.
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar
 
 import polars as pl
 
@@ -194,7 +196,7 @@ class KafkaReader(Reader):
         self._rejected: list[Rejected] = []
         self._held: list[Any] = []
         """Taken from the client, but too large to be unpacked with those before."""
-        self._look: _Beside[KafkaOffset] | None = None
+        self._look: Future[KafkaOffset] | None = None
         self._look_at_s = 0.0
         self._alarmed = False
         """Whether an error of the brokers was reported and they have not been queried since."""
@@ -330,9 +332,8 @@ class KafkaReader(Reader):
     def _alarm(self, error: Any) -> None:
         """An error that may be temporary: query the brokers, and fail if it persists."""
         codes = driver().KafkaError
-        if error.fatal() or error.code() in (
-            *(codes._AUTHENTICATION, codes.TOPIC_AUTHORIZATION_FAILED, codes._SSL),
-        ):
+        hopeless = (codes._AUTHENTICATION, codes.TOPIC_AUTHORIZATION_FAILED, codes._SSL)
+        if error.fatal() or error.code() in hopeless:
             raise self._reading.cluster.explained(error)
         if not self._alarmed:
             LOG.warning("%s", self._reading.cluster.explained(error))
@@ -345,8 +346,8 @@ class KafkaReader(Reader):
             if self._steady_s() < self._look_at_s:
                 return
             known, began = self.offset, self._consumer is not None
-            self._look = _Beside(lambda gone_on: self._asked(known, began, gone_on))
-        if not self._look.done:
+            self._look = _beside(lambda gone_on: self._asked(known, began, gone_on))
+        if not self._look.done():
             return
         look, self._look, self._alarmed = self._look.result(), None, False
         new = {p: place for p, place in look.places.items() if p not in self._open}
@@ -405,7 +406,10 @@ class KafkaReader(Reader):
             if self._stable:
                 self._consumer.commit(offsets=self._stable, asynchronous=True)
         except driver().KafkaException as error:
-            LOG.warning("%s", self._reading.cluster.explained(error, ", committing offsets"))
+            self._warn_of_commit(error)
+
+    def _warn_of_commit(self, error: Exception) -> None:
+        LOG.warning("%s", self._reading.cluster.explained(error, ", committing offsets"))
 
     def _commit_last_offsets(self) -> None:
         """Repeat the last commit and wait for it: the one in the background may not have arrived.
@@ -421,14 +425,12 @@ class KafkaReader(Reader):
                 return
             except driver().KafkaException as error:
                 if not deadline.pause():
-                    LOG.warning(
-                        "%s", self._reading.cluster.explained(error, ", committing offsets")
-                    )
+                    self._warn_of_commit(error)
                     return
 
     def close(self) -> None:
         if self._look is not None:
-            self._look.leave()
+            self._look.cancel()
             self._look = None
         if self._consumer is not None:
             self._commit_last_offsets()
@@ -445,33 +447,20 @@ def _together(batches: list[Batch]) -> Batch | None:
     return list(chain.from_iterable(batches))
 
 
-class _Beside(Generic[T]):
-    """A query that runs on its own thread; a caller that no longer wants the answer abandons it."""
+def _beside(question: Callable[[Callable[[], bool]], T]) -> "Future[T]":
+    """The answer to a question that is asked on its own thread; cancel it if it is not wanted.
 
-    def __init__(self, question: Callable[[Callable[[], bool]], T]) -> None:
-        """question: receives a function that returns whether the answer is still wanted."""
-        self._left = threading.Event()
-        self._answered = threading.Event()
-        self._answer: T | None = None
-        self._error: BaseException | None = None
-        # A daemon: a process that ends does not wait for brokers that do not answer.
-        threading.Thread(target=self._ask, args=(question,), daemon=True, name="kafka").start()
+    question: receives a function that returns whether the answer is still wanted.
+    """
+    answer: Future[T] = Future()
 
-    def _ask(self, question: Callable[[Callable[[], bool]], T]) -> None:
-        try:
-            self._answer = question(lambda: not self._left.is_set())
-        except BaseException as error:  # raised again when the answer is taken
-            self._error = error
-        self._answered.set()
+    def ask() -> None:
+        with suppress(InvalidStateError):  # it was cancelled in the meantime
+            try:
+                answer.set_result(question(lambda: not answer.cancelled()))
+            except BaseException as error:  # raised again when the answer is taken
+                answer.set_exception(error)
 
-    @property
-    def done(self) -> bool:
-        return self._answered.is_set()
-
-    def result(self) -> T:
-        if self._error is not None:
-            raise self._error
-        return cast("T", self._answer)
-
-    def leave(self) -> None:
-        self._left.set()
+    # A daemon: a process that ends does not wait for brokers that do not answer.
+    threading.Thread(target=ask, daemon=True, name="kafka").start()
+    return answer

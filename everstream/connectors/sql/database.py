@@ -195,7 +195,7 @@ class SqlTransaction(ABC):
 
     def writing(self, table: str, shard: SinkShard) -> Writing:
         """The state of this shard, locked until the transaction ends."""
-        own = (*_own(table, shard), shard.shard)
+        own = (table, shard.pipeline, shard.operator, shard.shard)
         writing = self._find(own)
         if writing is None or writing.number >= EARLIER_WRITERS:
             self.one_at_a_time(numbering=True)
@@ -302,10 +302,6 @@ class SqlTransaction(ABC):
 
 _OWN = "target = ? AND pipeline = ? AND operator = ?"
 _BETWEEN = f"{TOKEN} >= ? AND {TOKEN} < ?"
-
-
-def _own(table: str, shard: SinkShard) -> tuple[str, str, str]:
-    return table, shard.pipeline, shard.operator
 
 
 class Database(ABC):
