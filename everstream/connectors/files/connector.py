@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import polars as pl
 
 from everstream.connectors.agreed_schema import Agreement
+from everstream.connectors.columns import Columns, Format
 from everstream.connectors.files.filesystem import filesystem_of, is_pattern, place_of
 from everstream.connectors.files.lines import FileSet, Listing
 from everstream.connectors.files.parts import PartFolder, owner_of
@@ -15,7 +16,7 @@ from everstream.connectors.files.ranges import LinesOffset, redistribute_splits
 from everstream.connectors.two_way import TwoWay
 from everstream.errors import UserError
 from everstream.pipeline.rejects import OnError, checked
-from everstream.pipeline.sink import Delivery, Sink
+from everstream.pipeline.sink import Delivery, Sink, SinkShard
 from everstream.pipeline.source import Source
 from everstream.pipeline.types import T
 
@@ -83,6 +84,8 @@ class FileConnector(FileSource[T], TwoWay[T], PartSink):
 
     max_shards = None
     ending: ClassVar[str]
+    _format: ClassVar[Format | None] = None
+    """What the columns of its files can hold, if they have any."""
     in_lines: ClassVar[bool] = True
     """Whether files are read as lines: then an unsupported compression is refused."""
 
@@ -97,7 +100,7 @@ class FileConnector(FileSource[T], TwoWay[T], PartSink):
         self._fs, self._path = filesystem_of(path, storage_options)
         self._names_a_file = bool(os.path.splitext(os.fspath(path))[1])
         self._files = FileSet(self._fs, self._path, follow)
-        self._schema = pl.Schema(schema) if schema is not None else None
+        self._schema = self._given_schema = pl.Schema(schema) if schema is not None else None
         self.on_error = checked(on_error, self._name)
 
     @property
@@ -125,6 +128,9 @@ class FileConnector(FileSource[T], TwoWay[T], PartSink):
             )
         if self._schema is None and self._files.listed:
             self._learn_schema()
+
+    def columns(self, shard: SinkShard) -> Any:
+        return None if self._format is None else Columns(shard, self._given_schema, self._format)
 
     def column_names(self) -> list[str] | None:
         return None if self._schema is None else list(self._schema)

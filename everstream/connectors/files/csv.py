@@ -66,6 +66,7 @@ class Csv(FileConnector[Row]):
     """
 
     ending = ".csv"
+    _format = FORMAT
     source_options = frozenset(
         {"quoted_newlines", "batch_bytes", "max_record_bytes", "follow", "on_error"}
     )
@@ -90,7 +91,6 @@ class Csv(FileConnector[Row]):
         if not header and schema is None:
             raise UserError("Csv without a header needs the columns: schema={'name': pl.String}.")
         super().__init__(path, schema, follow, on_error, storage_options)
-        self._given_schema = self._schema
         self._delimiter = delimiter
         self._header = header
         self._quoted_newlines = quoted_newlines
@@ -102,9 +102,6 @@ class Csv(FileConnector[Row]):
         return _CsvWriter(
             self._part_folder(), shard, self.columns(shard), self._delimiter, self._header
         )
-
-    def columns(self, shard: SinkShard) -> Columns:
-        return Columns(shard, self._given_schema, FORMAT)
 
     def _learn_schema(self) -> None:
         if self._files.files:

@@ -30,7 +30,6 @@ from everstream.connectors.files.ranges import (
     seen_by,
     seen_of,
 )
-from everstream.connectors.options import MAX_RECORD_BYTES
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.rejects import OnError, Rejected
@@ -151,12 +150,7 @@ class ChunkReader:
     """Reads the lines of a shard's splits as chunks of about `chunk_bytes`."""
 
     def __init__(
-        self,
-        fs: Any,
-        offset: LinesOffset,
-        chunk_bytes: int,
-        follower: Follower | None = None,
-        most_bytes: int = MAX_RECORD_BYTES,
+        self, fs: Any, offset: LinesOffset, chunk_bytes: int, follower: Follower, most_bytes: int
     ) -> None:
         """most_bytes: the longest line allowed; a longer one is never in memory as a whole."""
         self.fs = fs
@@ -178,7 +172,7 @@ class ChunkReader:
         Empty at the end. If a file cannot be read, the offset does not change.
         """
         offset, chunks, left = self.offset, list[Chunk](), self._chunk_bytes
-        if offset.index == len(offset.splits) and self.follower and self.follower.looks:
+        if offset.index == len(offset.splits) and self.follower.looks:
             offset = self.follower.extended(offset)
         while offset.index < len(offset.splits) and left > 0:
             split, position = offset.splits[offset.index], offset.place
@@ -461,7 +455,6 @@ class LinesReader(FileReader):
         self._rejected = []
 
     def stop_at(self, point: Listing) -> None:
-        assert self._chunks.follower is not None
         self._chunks.follower = replace(self._chunks.follower, listed=point)
 
     def read(self) -> Batch | EndOfStream | None:
@@ -478,10 +471,8 @@ class LinesReader(FileReader):
                 return batch
             if len(self._rejected) > known:
                 return None  # only broken lines: let them be counted before the next read
-        if self._chunks.follower is None or self._chunks.follower.ends:
-            return END
-        self._idle = True
-        return None
+        self._idle = not self._chunks.follower.ends
+        return None if self._idle else END
 
     def _parsed(self, chunks: list[Chunk]) -> Batch:
         whole = [chunk for chunk in chunks if not chunk.long_bytes]

@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 from pyarrow import parquet
 
-from everstream.connectors.columns import Columns, ColumnsWriter, Format, as_arrow
+from everstream.connectors.columns import Columns, ColumnsWriter, Format, as_arrow, is_made_of
 from everstream.connectors.files.connector import FileConnector
 from everstream.connectors.files.filesystem import is_local, opened_for_arrow
 from everstream.connectors.files.lines import Follower, Listing
@@ -38,7 +38,16 @@ from everstream.pipeline.source import END, EndOfStream, Reader
 from everstream.pipeline.types import Row
 
 ROWS_PER_BATCH = 65_536
+ROWS_PER_GROUP = 262_144
 SMALLEST_SPLIT_BYTES = 1 << 20
+
+
+def _stored_as(kind: Kind) -> Kind | None:
+    empty = any(isinstance(part, pl.Struct) and not part.fields for part in parts_of(kind))
+    return None if empty or is_made_of(kind, pl.Int128, pl.UInt128, pl.Object) else kind
+
+
+FORMAT = Format("Parquet", stored_as=_stored_as)
 
 
 class Parquet(FileConnector[Row]):
@@ -63,6 +72,7 @@ class Parquet(FileConnector[Row]):
     """
 
     ending = ".parquet"
+    _format = FORMAT
     source_options = frozenset({"columns", "batch_rows", "max_record_bytes", "follow", "on_error"})
     in_lines = False
     _smallest_split_bytes = SMALLEST_SPLIT_BYTES
@@ -82,15 +92,11 @@ class Parquet(FileConnector[Row]):
         at_least_one(batch_rows=batch_rows, max_record_bytes=max_record_bytes)
         super().__init__(path, schema, follow, on_error, storage_options)
         self._columns = list(columns) if columns is not None else None
-        self._given_schema = self._schema
         self._batch_rows = batch_rows
         self._most_bytes = max_record_bytes
 
     def _open_writer(self, shard: SinkShard) -> Writer:
         return ParquetWriter(self._part_folder(), shard, self.columns(shard))
-
-    def columns(self, shard: SinkShard) -> Columns:
-        return Columns(shard, self._given_schema, FORMAT)
 
     def _learn_schema(self) -> None:
         if self._files.files:
@@ -370,19 +376,6 @@ class _ParquetReader(FileReader):
 
 def _described(schema: pl.Schema) -> list[str]:
     return [f"{name} ({kind})" for name, kind in schema.items()]
-
-
-ROWS_PER_GROUP = 262_144
-_NO_PARQUET = (pl.Int128, pl.UInt128, pl.Object)
-
-
-def _stored_as(kind: Kind) -> Kind | None:
-    empty = (isinstance(part, pl.Struct) and not part.fields for part in parts_of(kind))
-    unfit = any(part.base_type() in _NO_PARQUET for part in parts_of(kind)) or any(empty)
-    return None if unfit else kind
-
-
-FORMAT = Format("Parquet", stored_as=_stored_as)
 
 
 class _Growing(io.RawIOBase):
