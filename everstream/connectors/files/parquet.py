@@ -75,7 +75,6 @@ class Parquet(FileConnector[Row]):
     _format = FORMAT
     source_options = frozenset({"columns", "batch_rows", "max_record_bytes", "follow", "on_error"})
     in_lines = False
-    _smallest_split_bytes = SMALLEST_SPLIT_BYTES
 
     def __init__(
         self,
@@ -93,6 +92,7 @@ class Parquet(FileConnector[Row]):
         super().__init__(path, schema, follow, on_error, storage_options)
         self._columns = list(columns) if columns is not None else None
         self._batch_rows = batch_rows
+        self._smallest_split_bytes = SMALLEST_SPLIT_BYTES
         self._most_bytes = max_record_bytes
 
     def _open_writer(self, shard: SinkShard) -> Writer:
