@@ -262,17 +262,12 @@ class _RedisWriter(Writer):
         return [self._rows.packed(piece, self._shard.operator) for piece in pieces]
 
     def _write(self, packed: bytes) -> None:
-        operator = self._shard.operator
         arguments = [self._shard.shard, self._shard.generation, self._rows.expire_ms, packed]
         script = self._rows.script
         done = self._server.ask(
             lambda client: client.register_script(script)(keys=[self._fence], args=arguments)
         )
-        if done == REPLACED:
-            raise ConnectorError(
-                f"a newer generation of shard {self._shard.shard} of '{operator}' writes to the "
-                f"Redis server {self._server.place}; generation {self._shard.generation} must stop."
-            )
+        self._refuse_if_replaced(done)
         if done == LOST:
             raise ConnectorError(
                 f"the Redis server {self._server.place} has lost data: the key "
@@ -287,12 +282,16 @@ class _RedisWriter(Writer):
                 keys=[self._fence], args=[self._shard.shard, self._shard.generation]
             )
         )
+        self._refuse_if_replaced(done)
+        return ()
+
+    def _refuse_if_replaced(self, done: int) -> None:
+        shard = self._shard
         if done == REPLACED:
             raise ConnectorError(
-                f"a newer generation of shard {self._shard.shard} of '{self._shard.operator}' has taken "
-                f"over; generation {self._shard.generation} must stop."
+                f"a newer generation of shard {shard.shard} of '{shard.operator}' writes to the Redis "
+                f"server {self._server.place}; generation {shard.generation} must stop."
             )
-        return ()
 
     def close(self) -> None:
         self._server.close()
