@@ -189,10 +189,7 @@ class Columns:
         self._restored = Settled.from_json(saved)
 
     def settle(self, batch: Batch) -> pl.DataFrame:
-        """The batch with exactly the agreed columns, in their order; no value is changed.
-
-        RefusedRecords names the records for which that is impossible.
-        """
+        """The batch, unchanged, in the agreed columns; RefusedRecords if that is impossible."""
         if isinstance(batch, pl.DataFrame) and batch.schema == self.schema and not self._open:
             return self._whole(_Rows(batch, {}, self._operator), batch)
         names = self._given or self.schema
@@ -393,10 +390,7 @@ def _spelled(kind: Kind) -> str:
 
 
 def in_kinds(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
-    """The rows with the columns and types of a table; None where a column is missing.
-
-    A UserError if a value would change, because the rows were agreed on in other types.
-    """
+    """The rows in a table's columns and types, or None; a UserError if a value would change."""
     try:
         return exact.in_kinds(frame, schema)
     except exact.Unfit as problem:

@@ -51,10 +51,7 @@ def _pickled(records: list[Any]) -> bytes:
 
 
 def decode_frames(file: IO[bytes]) -> Iterator[pl.DataFrame]:
-    """The batches in a file that contains columns only; a ValueError for anything else.
-
-    Nothing is unpickled here, whatever the file claims to contain.
-    """
+    """The batches in a file of columns; a ValueError for anything else: nothing is unpickled."""
     for batch in _batches(file, columns_only=True):
         assert isinstance(batch, pl.DataFrame)
         yield batch

@@ -267,10 +267,7 @@ class Sending:
 
 @dataclass
 class WebhookTransaction(StagedTransaction, word="webhook-transaction"):
-    """Records waiting to be posted.
-
-    The batch size is that of the run that wrote them, so that a batch stays the same.
-    """
+    """Records waiting to be posted, in batches as large as when they were written."""
 
     batch: int
     target: Sending | None = field(default=None, repr=False, compare=False, kw_only=True)

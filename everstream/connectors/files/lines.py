@@ -167,10 +167,7 @@ class ChunkReader:
         self.offset = offset
 
     def read(self) -> list[Chunk]:
-        """Chunks of about `chunk_bytes` together, from several splits if they are small.
-
-        Empty at the end. If a file cannot be read, the offset does not change.
-        """
+        """Chunks of about `chunk_bytes` together; none at the end. An error moves no offset."""
         offset, chunks, left = self.offset, list[Chunk](), self._chunk_bytes
         if offset.index == len(offset.splits) and self.follower.looks:
             offset = self.follower.extended(offset)

@@ -243,10 +243,7 @@ class PartTransaction(Committable, Saved, word="part-transaction"):
         return self.checksum is not None and self.checksum.startswith(STRONG)
 
     def content(self) -> IO[bytes]:
-        """The pending output, verified, in a private copy; it decodes nothing.
-
-        FileNotFoundError if it is no longer pending.
-        """
+        """The pending output, verified, in a private copy; FileNotFoundError if it is gone."""
         copy = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES)  # noqa: SIM115
         self.require_whole(*self._measured(copy))
         copy.seek(0)

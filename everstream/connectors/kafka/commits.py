@@ -196,10 +196,7 @@ class ShardCommits:
         self._heard: Any = None
 
     def change(self, decide: Callable[[CommitMark | None], CommitMark | None]) -> bool:
-        """Fence all other producers and write the mark that `decide` returns; None: write nothing.
-
-        Returns whether a mark was written. No other producer can write in between.
-        """
+        """Fence all other producers, then write what `decide` returns; returns if it did so."""
 
         def once() -> bool:
             self._marks.ensure(max(self._shard.shards, self._shard.shard + 1), self._patience_s)

@@ -448,10 +448,7 @@ def _together(batches: list[Batch]) -> Batch | None:
 
 
 def _beside(question: Callable[[Callable[[], bool]], T]) -> "Future[T]":
-    """The answer to a question that is asked on its own thread; cancel it if it is not wanted.
-
-    question: receives a function that returns whether the answer is still wanted.
-    """
+    """The answer to `question(is_wanted)`, asked on its own thread; cancel it if not wanted."""
     answer: Future[T] = Future()
 
     def ask() -> None:

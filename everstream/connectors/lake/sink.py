@@ -64,10 +64,7 @@ class Staged:
 
     @staticmethod
     def read(table: LakeTable, folder: PartFolder, name: PendingName) -> "Staged | None":
-        """None if there is no such note, or only half of it: then its checkpoint never counted.
-
-        A ConnectorError if it is not trusted.
-        """
+        """None without a whole note: its checkpoint never counted. Raises if it is not trusted."""
         path = folder.path_of(name)
         try:
             data: bytes = folder.fs.cat_file(path)
@@ -332,10 +329,7 @@ def standing_of(state: TableSnapshot | None, shard: SinkShard, table: LakeTable)
 def output_after(
     state: TableSnapshot, table: LakeTable, owner: str, shard: int | None, checkpoint: int
 ) -> list[str]:
-    """The files that our versions have added after this checkpoint, of one shard or of all.
-
-    Raises if that is no longer known.
-    """
+    """The files that we added after this checkpoint, for one shard or all; raises if unknown."""
     added: list[str] = []
     gone: set[str] = set()
     try:

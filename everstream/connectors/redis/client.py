@@ -53,10 +53,7 @@ class RedisServer:
         return {**self.__dict__, "_client": None}
 
     def ask(self, question: Callable[[Any], T]) -> T:
-        """The server's answer to `question(client)`, which may be called again.
-
-        A lost connection is reopened, with growing pauses, until the patience ends.
-        """
+        """The answer to `question(client)`, asked again over new connections, for the patience."""
         redis = driver()
         deadline = Deadline(self.patience_s, FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:

@@ -80,10 +80,7 @@ class _SparkSource(Source[Row]):
         return files
 
     def _folder_in(self, store: str, operator: str) -> tuple[str, Any, str]:
-        """The folder for the rows, its filesystem and its path there.
-
-        Raises if the store is signed: Spark writes the rows and has no key to sign them with.
-        """
+        """The folder for the rows, its filesystem and path; refuses a store that Spark cannot sign."""
         if key_of(store) is not None and not self._trusts_unsigned:
             source = type(self).__name__
             raise UserError(

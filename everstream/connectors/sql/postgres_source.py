@@ -37,10 +37,7 @@ class _PostgresSource(Source[Row]):
         return {**super().describe_offsets(), "table": self._rows.source, "key": self._rows.key}
 
     def stopping_point(self) -> tuple[Any, ...]:
-        """The largest key there is now, empty for an empty table.
-
-        Open transactions may still add smaller ones.
-        """
+        """The largest key there is now, if any; open transactions may still add smaller ones."""
         with closing(_Client(self._rows)) as client:
             key, source = column_sql(self._rows.key), self._rows.source
             largest = client.query(f"SELECT max({key}) FROM {source}")[0][0][0]
