@@ -50,7 +50,7 @@ class Cluster:
         }
 
     def consumer(self, on_error: Callable[[Any], None] | None = None, **own: Any) -> Any:
-        """A client that reads the partitions it is assigned: it joins no group by itself."""
+        """A client that reads the partitions it is assigned, and joins no group."""
         named = {
             "group_id": "everstream",
             "enable_auto_commit": False,

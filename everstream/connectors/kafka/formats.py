@@ -389,6 +389,7 @@ class Avro:
             raise UserError(f"Avro(schema=...) cannot be read: {error}") from None
 
     def parsed(self) -> Any:
+        """The reader's schema as an object."""
         return json.loads(self.schema) if isinstance(self.schema, str) else self.schema
 
     @property
