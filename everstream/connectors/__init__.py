@@ -9,29 +9,21 @@ from everstream.connectors.files.text import TextLines
 from everstream.connectors.generate.load import Load
 from everstream.connectors.generate.paced import Paced
 from everstream.connectors.generate.sources import FromFunction, FromGenerator, FromList, Range
-from everstream.connectors.http.webhook import Webhook
 from everstream.connectors.journal.sockets import SocketLines
 from everstream.connectors.journal.source import Journal
-from everstream.connectors.kafka.avro import Avro
 from everstream.connectors.kafka.connector import Kafka
+from everstream.connectors.kafka.formats import Avro
 from everstream.connectors.lake.delta import Delta
 from everstream.connectors.lake.iceberg import Iceberg
 from everstream.connectors.live import Callback, Console
 from everstream.connectors.redis.lookup import RedisLookup
 from everstream.connectors.redis.sink import Redis
-from everstream.connectors.spark.frame import SparkDataFrame
-from everstream.connectors.spark.stream import SparkStream
-from everstream.connectors.sql.postgres_sink import Postgres
+from everstream.connectors.spark.sources import SparkDataFrame, SparkStream
+from everstream.connectors.sql.postgres import Postgres
 from everstream.connectors.sql.postgres_source import PostgresChanges, PostgresTable
 from everstream.connectors.sql.sqlite import Sqlite
-from everstream.pipeline.sink import (
-    Committable,
-    Delivery,
-    Permit,
-    Sink,
-    SinkShard,
-    Writer,
-)
+from everstream.connectors.webhook import Webhook
+from everstream.pipeline.sink import Committable, Delivery, Permit, Sink, SinkShard, Writer
 from everstream.pipeline.source import END, Reader, Source
 
 __all__ = [

@@ -41,8 +41,6 @@ class Settled:
 
 
 class Agreement:
-    """The columns that the shards of one sink have agreed on."""
-
     def __init__(self, pipeline: str, operator: str, store: str) -> None:
         self._folder = f"{FOLDER}/{owner_of(pipeline, operator)}"
         # Without a store there is no other shard to agree with.
@@ -104,7 +102,6 @@ _SIMPLE: dict[str, Any] = {
 
 
 def kind_to_json(kind: Kind) -> Any:
-    """A type as plain JSON."""
     match kind:
         case pl.Decimal():
             return {"Decimal": [kind.precision, kind.scale]}

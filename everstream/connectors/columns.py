@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import polars as pl
+import pyarrow as pa
 
 from everstream.connectors.agreed_schema import Agreement, Settled
 from everstream.errors import RefusedRecords, UserError
@@ -172,7 +173,6 @@ class Columns:
 
     @property
     def widens(self) -> bool:
-        """Whether a column may get a wider type after rows were written."""
         return self._format.widens
 
     @property
@@ -181,7 +181,6 @@ class Columns:
         return None if self._settled is None else self._settled.schema
 
     def saved(self) -> dict[str, Any] | None:
-        """What a checkpoint saves of it."""
         known = self._settled or self._restored
         return None if known is None else known.as_json()
 
@@ -190,10 +189,7 @@ class Columns:
         self._restored = Settled.from_json(saved)
 
     def settle(self, batch: Batch) -> pl.DataFrame:
-        """The batch with exactly the agreed columns, in their order; no value is changed.
-
-        RefusedRecords names the records for which that is impossible.
-        """
+        """The batch, unchanged, in the agreed columns; RefusedRecords if that is impossible."""
         if isinstance(batch, pl.DataFrame) and batch.schema == self.schema and not self._open:
             return self._whole(_Rows(batch, {}, self._operator), batch)
         names = self._given or self.schema
@@ -234,7 +230,6 @@ class Columns:
         return schema is not None and not named and any(map(is_open, schema.values()))
 
     def _agreed(self, rows: _Rows) -> pl.Schema:
-        """The agreed columns, after these rows may have added to them."""
         if self._settled is None:
             self._there = self._existing()
             self._settled = self._first(rows)
@@ -275,7 +270,6 @@ class Columns:
         )
 
     def _stored_as(self, name: str, kind: Kind) -> Kind | None:
-        """The type in which the output keeps values of this type in a column."""
         stored = self._format.stored_as(kind)
         return stored if stored is None or name not in self._there else self._there[name](stored)
 
@@ -396,10 +390,7 @@ def _spelled(kind: Kind) -> str:
 
 
 def in_kinds(frame: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
-    """The rows with the columns and types of a table; None where a column is missing.
-
-    A UserError if a value would change, because the rows were agreed on in other types.
-    """
+    """The rows in a table's columns and types, or None; a UserError if a value would change."""
     try:
         return exact.in_kinds(frame, schema)
     except exact.Unfit as problem:
@@ -414,7 +405,6 @@ Takes: TypeAlias = Callable[[Kind], Kind | None]
 
 
 def fixed(kind: Kind) -> Takes:
-    """A column with a fixed type."""
     return lambda _: kind
 
 
@@ -423,6 +413,11 @@ def in_microseconds(kind: Kind) -> Kind:
     if isinstance(kind, pl.Datetime):
         return pl.Datetime("us", kind.time_zone)
     return pl.Duration("us") if isinstance(kind, pl.Duration) else kind
+
+
+def as_arrow(frame: pl.DataFrame) -> pa.Table:
+    """The rows in types that every reader of Parquet knows."""
+    return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
 def is_made_of(kind: Kind, *parts: Any) -> bool:

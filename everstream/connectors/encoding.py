@@ -51,20 +51,10 @@ def _pickled(records: list[Any]) -> bytes:
 
 
 def decode_frames(file: IO[bytes]) -> Iterator[pl.DataFrame]:
-    """The batches in a file that contains columns only; a ValueError for anything else.
-
-    Nothing is unpickled here, whatever the file claims to contain.
-    """
-    position = 0
-    while head := file.read(1 + LENGTH_BYTES):
-        kind, size = head[:1], int.from_bytes(head[1:], "little")
-        payload = file.read(size)
-        if len(payload) < size or UNSEALED.get(kind, kind) != COLUMNS:
-            raise ValueError(f"not a whole batch of columns at byte {position}")
-        frame = _loaded(COLUMNS, payload, position)
-        assert isinstance(frame, pl.DataFrame)
-        yield frame
-        position += len(head) + size
+    """The batches in a file of columns; a ValueError for anything else: nothing is unpickled."""
+    for batch in _batches(file, columns_only=True):
+        assert isinstance(batch, pl.DataFrame)
+        yield batch
 
 
 def decode(data: bytes) -> list[Batch]:
@@ -72,28 +62,25 @@ def decode(data: bytes) -> list[Batch]:
 
     Batches of records are pickles, which run code when loaded: only pass bytes you trust.
     """
-    batches: list[Batch] = []
+    return list(_batches(io.BytesIO(data), columns_only=False))
+
+
+def _batches(file: IO[bytes], columns_only: bool) -> Iterator[Batch]:
+    kinds, wanted = (COLUMNS, RECORDS), "batch"
+    if columns_only:
+        kinds, wanted = (COLUMNS, COLUMNS), "batch of columns"
     position = 0
-    while position < len(data):
-        head = data[position : position + 1 + LENGTH_BYTES]
-        kind, size = head[:1], int.from_bytes(head[1:], "little")
-        start = position + len(head)
-        payload = data[start : start + size]
-        if len(payload) < size or kind not in (COLUMNS, RECORDS, *UNSEALED):
-            raise ValueError(f"not a whole batch at byte {position}")
-        batches.append(_loaded(UNSEALED.get(kind, kind), payload, position))
-        position = start + size
-    return batches
-
-
-def _loaded(kind: bytes, payload: bytes, position: int) -> Batch:
-    try:
-        if kind == COLUMNS:
-            return pl.read_ipc(io.BytesIO(payload))
-        records: list[Any] = pickle.loads(payload)
-    except Exception as error:  # unpickling can raise anything
-        raise ValueError(f"the batch at byte {position} cannot be read: {error}") from error
-    return records
+    while head := file.read(1 + LENGTH_BYTES):
+        kind, size = UNSEALED.get(head[:1], head[:1]), int.from_bytes(head[1:], "little")
+        payload = file.read(size)
+        if len(payload) < size or kind not in kinds:
+            raise ValueError(f"not a whole {wanted} at byte {position}")
+        try:
+            loaded = pl.read_ipc(io.BytesIO(payload)) if kind == COLUMNS else pickle.loads(payload)
+        except Exception as error:  # unpickling can raise anything
+            raise ValueError(f"the batch at byte {position} cannot be read: {error}") from error
+        yield loaded
+        position += len(head) + size
 
 
 STRONG: Final = "sha256:"

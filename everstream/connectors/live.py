@@ -28,14 +28,9 @@ class Console(Sink):
         self._prefix = prefix
 
     def open(self, shard: SinkShard) -> Writer:
-        return _ConsoleWriter(self._prefix)
+        return _CallingWriter(self._print)
 
-
-class _ConsoleWriter(Writer):
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
-
-    def write(self, batch: Batch) -> None:
+    def _print(self, batch: Batch) -> None:
         sys.stdout.write("".join(f"{self._prefix}{record}\n" for record in records_of(batch)))
         sys.stdout.flush()
 
@@ -65,17 +60,16 @@ class Callback(Sink):
         self._batches = batches
 
     def open(self, shard: SinkShard) -> Writer:
-        return _CallbackWriter(self._function, self._batches)
+        return _CallingWriter(self._function if self._batches else self._call_for_each)
 
-
-class _CallbackWriter(Writer):
-    def __init__(self, function: Callable[[Any], object], batches: bool) -> None:
-        self._function = function
-        self._batches = batches
-
-    def write(self, batch: Batch) -> None:
-        if self._batches:
-            self._function(batch)
-            return
+    def _call_for_each(self, batch: Batch) -> None:
         for record in records_of(batch):
             self._function(record)
+
+
+class _CallingWriter(Writer):
+    def __init__(self, call: Callable[[Batch], object]) -> None:
+        self._call = call
+
+    def write(self, batch: Batch) -> None:
+        self._call(batch)

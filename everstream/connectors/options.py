@@ -32,7 +32,6 @@ class KeyTemplate:
         self._format = "{}".join(pieces[0::2])
 
     def of(self, frame: pl.DataFrame, operator: str) -> pl.Series:
-        """The keys of these rows, as text."""
         missing = [name for name in self.columns if name not in frame.columns]
         if missing:
             raise UserError(

@@ -60,9 +60,20 @@ class Claim(ABC):
         """The place as a reader of an error knows it."""
         self.owner = owner
 
-    @abstractmethod
     def read(self) -> Owner | None:
         """The recorded owner; None if there is none."""
+        data = self.recorded()
+        try:
+            return None if data is None else Owner(**json.loads(data))
+        except (ValueError, TypeError) as error:
+            raise ConnectorError(
+                f"{self.place}: the record of its owner cannot be read: {error}. If no other run "
+                f"writes there, {self.how_to_free()}."
+            ) from error
+
+    def recorded(self) -> str | bytes | None:
+        """The recorded owner as JSON, for `read`."""
+        raise NotImplementedError
 
     @abstractmethod
     def create(self) -> bool:
@@ -138,18 +149,12 @@ class FolderClaim(Claim):
         self._fs = fs
         self._path = path
 
-    def read(self) -> Owner | None:
+    def recorded(self) -> bytes | None:
         try:
-            data = self._fs.cat_file(self._path)
+            data: bytes = self._fs.cat_file(self._path)
         except FileNotFoundError:
             return None
-        try:
-            return Owner(**json.loads(data))
-        except (ValueError, TypeError) as error:
-            raise ConnectorError(
-                f"'{self._path}', which records the owner of this folder, cannot be read: {error}. If no "
-                "other run writes to the folder, remove this file."
-            ) from error
+        return data
 
     def remove(self) -> None:
         remove(self._fs, self._path)

@@ -29,7 +29,6 @@ from everstream.state.saved import Saved
 
 
 def waiting_folder(store: str, operator: str, ending: str) -> PartFolder:
-    """The folder of the pending output of one operator."""
     return PartFolder.in_store(store, "waiting", operator, ending)
 
 
@@ -86,7 +85,6 @@ class StagedTransaction(Committable, Saved):
             raise ConnectorError(f"cannot read '{self.part.path}': {error}") from error
 
     def frames(self) -> Iterator[pl.DataFrame]:
-        """The pending rows, if they were encoded as columns."""
         with self.content() as file:
             yield from decode_frames(file)
 

@@ -24,7 +24,7 @@ from everstream.errors import InternalError
 
 PROTOCOL: Final = 5
 CLASSES: Final = {
-    "block-offset": "everstream.connectors.generate.blocks:BlockOffset",
+    "block-offset": "everstream.connectors.generate.sources:BlockOffset",
     "channel-state": "everstream.runtime.channel_state:ChannelState",
     "disk-state": "everstream.state.backends.files:SavedFiles",
     "file-range": "everstream.connectors.files.ranges:Split",
@@ -37,8 +37,8 @@ CLASSES: Final = {
     "lake-offset": "everstream.connectors.lake.source:LakeOffset",
     "lake-transaction": "everstream.connectors.lake.sink:LakeTransaction",
     "outdated": "everstream.state.migrating:Outdated",
-    "paced-begun": "everstream.connectors.generate.paced_offsets:Begun",
-    "paced-offset": "everstream.connectors.generate.paced_offsets:PacedOffset",
+    "paced-begun": "everstream.connectors.generate.paced:Begun",
+    "paced-offset": "everstream.connectors.generate.paced:PacedOffset",
     "part-name": "everstream.connectors.files.parts:PartName",
     "part-transaction": "everstream.connectors.files.parts:PartTransaction",
     "pending-name": "everstream.connectors.files.parts:PendingName",
@@ -47,7 +47,7 @@ CLASSES: Final = {
     "spilled-frames": "everstream.runtime.spilled:Spilled",
     "stream-offset": "everstream.connectors.spark.landed:StreamOffset",
     "table-transaction": "everstream.connectors.sql.tables:TableTransaction",
-    "webhook-transaction": "everstream.connectors.http.webhook:WebhookTransaction",
+    "webhook-transaction": "everstream.connectors.webhook:WebhookTransaction",
 }
 """Word -> where the class is defined today. Words are never removed, nor given to another class."""
 

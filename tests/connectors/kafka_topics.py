@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 import everstream as es
-from everstream.connectors.kafka.encoding import Encoding
+from everstream.connectors.kafka.producer import Encoding
 from everstream.pipeline.sink import SinkShard, Writer
 from tests.kafka_server import KafkaServer
 

@@ -12,7 +12,7 @@ import pytest
 
 import everstream as es
 from everstream.connectors import Csv, JsonLines, TextLines
-from everstream.connectors.files.compressed import CODECS
+from everstream.connectors.files.ranges import CODECS
 from everstream.errors import ConnectorError
 from everstream.pipeline.batch import records_of
 from everstream.pipeline.source import END, Reader, Source

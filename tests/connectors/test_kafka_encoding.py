@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from everstream.connectors.kafka.encoding import Encoding
+from everstream.connectors.kafka.producer import Encoding
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch
 

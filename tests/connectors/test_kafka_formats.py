@@ -15,8 +15,7 @@ import pyarrow as pa
 import pytest
 
 from everstream.connectors import Avro, Kafka
-from everstream.connectors.kafka.avro import AvroDecoder
-from everstream.connectors.kafka.formats import BROKEN, Json, unpacked_bytes
+from everstream.connectors.kafka.formats import BROKEN, AvroDecoder, Json, unpacked_bytes
 from everstream.errors import ConnectorError, EverstreamError, UserError
 from everstream.pipeline.source import EndOfStream
 from tests.connectors.kafka_reading import all_of, opened, read_until, topic_of

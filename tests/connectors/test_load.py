@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import everstream as es
-from everstream.connectors.generate.load import PATTERNS
-from everstream.connectors.generate.rates import Pieces, Steady
+from everstream.connectors.generate.load import PATTERNS, Pieces, Steady
 from everstream.pipeline.source import EndOfStream, Reader
 
 P, LOW, HIGH = 8.0, 20.0, 100.0
@@ -356,9 +355,7 @@ def test_on_another_machine_the_wall_clock_tells_and_time_never_goes_back(
     clocks.wait(1.0)
     reader.read()
     offset = reader.offset
-    monkeypatch.setattr(
-        "everstream.connectors.generate.paced_offsets.clock_name", lambda: "another boot"
-    )
+    monkeypatch.setattr("everstream.connectors.generate.paced.clock_name", lambda: "another boot")
     clocks.steady_s = 3.0
     clocks.wait(2.0)
     later = clocks.reader(source)

@@ -17,8 +17,8 @@ import pytest
 
 import everstream as es
 from everstream.connectors.files.ranges import Split
-from everstream.connectors.generate.blocks import BlockOffset
-from everstream.connectors.generate.paced_offsets import PacedOffset
+from everstream.connectors.generate.paced import PacedOffset
+from everstream.connectors.generate.sources import BlockOffset
 from everstream.connectors.kafka.offsets import KafkaOffset, redistribute_places
 from everstream.connectors.spark.landed import StreamOffset
 from everstream.errors import UserError

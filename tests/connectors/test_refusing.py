@@ -12,7 +12,7 @@ import pytest
 
 from everstream.connectors import Binary, JsonLines, Sqlite
 from everstream.connectors.files.json_lines import JsonEncoder
-from everstream.connectors.kafka.encoding import KEY, VALUE, Encoding
+from everstream.connectors.kafka.producer import KEY, VALUE, Encoding
 from everstream.connectors.options import KeyTemplate
 from everstream.connectors.redis.sink import _Rows
 from everstream.connectors.refusing import encoded_or_refused

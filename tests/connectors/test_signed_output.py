@@ -21,7 +21,6 @@ from everstream.connectors.collect import batches_in, folder_of
 from everstream.connectors.encoding import RECORDS, STRONG, encode, sum_of
 from everstream.connectors.files.parts import PartName, PartTransaction, PendingName
 from everstream.connectors.journal.log import _end_of_frame
-from everstream.connectors.kafka.avro import AvroDecoder
 from everstream.connectors.kafka.formats import decoder
 from everstream.connectors.kafka.sink import KafkaTransaction
 from everstream.connectors.spark.landed import Landed
@@ -435,7 +434,7 @@ def test_no_saved_name_of_a_landed_file_leads_out_of_its_batch(tmp_path: Path, n
 
 @pytest.mark.parametrize("value", ["bytes", "text", "json", "arrow"])
 def test_kafka_values_are_parsed_and_never_unpickled(marker: Path, value: Any) -> None:
-    reading = decoder(value, False, None, AvroDecoder, 1 << 20)  # type: ignore[arg-type]
+    reading = decoder(value, False, None, None, 1 << 20)
     with suppress(ValueError, pl.exceptions.PolarsError):
         reading.objects([pickle.dumps(Bomb(marker))])
 

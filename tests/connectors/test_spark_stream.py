@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 
 import everstream as es
 from everstream.connectors.spark.landed import CHOSEN, FAILED, Landed, LandedReader, sign_of
-from everstream.connectors.spark.stream import ENDED, _Landing
+from everstream.connectors.spark.sources import ENDED, _Landing
 from everstream.core.plan import make_plan
 from everstream.engine.spark.slots import workers_for
 from everstream.errors import ConnectorError, RunFailed, UserError

@@ -415,9 +415,7 @@ def test_every_value_comes_through_a_copy_of_text_as_it_does_row_by_row(
     for way, rows in ways.items():
         with monkeypatch.context() as context:
             if way == "row_by_row":
-                context.setattr(
-                    "everstream.connectors.sql.postgres_sink.sql_csv", lambda frame: None
-                )
+                context.setattr("everstream.connectors.sql.postgres.sql_csv", lambda frame: None)
             writer = Postgres(postgres.dsn, f"copy_{way}").open(
                 Place("x", tmp_path, "").sink_shard()
             )

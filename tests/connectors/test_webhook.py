@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 import everstream as es
-from everstream.connectors.http.client import wait_asked_for_s
+from everstream.connectors.webhook import wait_asked_for_s
 from everstream.core.permits import permit
 from everstream.errors import ConnectorError, EverstreamError, UserError
 from everstream.pipeline.sink import Sink, SinkShard
@@ -103,7 +103,7 @@ def test_records_of_another_history_have_other_keys(receiver: Receiver, tmp_path
 def test_what_may_go_well_next_time_is_tried_again(
     receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("everstream.connectors.http.client.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("everstream.connectors.webhook.FIRST_PAUSE_S", 0.001)
     receiver.fail("500", "cut", "429 0", "lost", "408", "409", "503")
     es.Webhook(receiver.url, key="n").open(sink_shard(tmp_path)).write([{"n": 1}, {"n": 2}])
     seen = receiver.seen()

@@ -199,8 +199,8 @@ def test_how_old_an_epoch_is_does_not_come_from_the_clock_of_another_driver() ->
 
 WALL_CLOCK = {
     "connectors/lake/delta.py": "shown beside a file of a table",
-    "connectors/http/client.py": "for a server that says until when to wait; never longer than patience",
-    "connectors/generate/paced_offsets.py": "only where no steady clock is known to both processes",
+    "connectors/webhook.py": "for a server that says until when to wait; never longer than patience",
+    "connectors/generate/paced.py": "only where no steady clock is known to both processes",
     "pipeline/times.py": "the ForwardClock itself",
     "pipeline/operator.py": "for contexts in tests; a chain gives its own",
     "state/local_recovery.py": "how old a folder is that nobody removed; a wrong one costs a copy",

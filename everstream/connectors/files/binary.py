@@ -12,13 +12,8 @@ from typing import Any
 import polars as pl
 
 from everstream.connectors.files.connector import PartSink
-from everstream.connectors.files.filesystem import filesystem_of, names_in
-from everstream.connectors.files.parts import (
-    BYTES_PER_READ,
-    PartFolder,
-    PartName,
-    PartWriter,
-)
+from everstream.connectors.files.filesystem import filesystem_of
+from everstream.connectors.files.parts import BYTES_PER_READ, PartFolder, PartWriter
 from everstream.connectors.refusing import encoded_or_refused
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch
@@ -54,9 +49,7 @@ class Binary(PartSink):
     def pieces(self) -> Iterator[bytes]:
         """The contents of the part files, by checkpoint and shard, a piece at a time."""
         folder = self._part_folder()
-        names = (PartName.parse(name, ENDING) for name in names_in(self._fs, self._path))
-        parts = [name for name in names if name is not None]
-        for part in sorted(parts, key=lambda part: (part.checkpoint, part.shard)):
+        for part in folder.parts():
             with self._fs.open(folder.path_of(part), "rb") as file:
                 while piece := file.read(BYTES_PER_READ):
                     yield piece

@@ -8,14 +8,16 @@ from typing import Any, ClassVar
 import polars as pl
 
 from everstream.connectors.agreed_schema import Agreement
-from everstream.connectors.files.filesystem import filesystem_of, is_pattern
+from everstream.connectors.columns import Columns, Format
+from everstream.connectors.files.filesystem import filesystem_of, is_pattern, place_of
+from everstream.connectors.files.lines import FileSet, Listing
 from everstream.connectors.files.parts import PartFolder, owner_of
 from everstream.connectors.files.ranges import LinesOffset, redistribute_splits
-from everstream.connectors.files.splits import FileSet, Listing
 from everstream.connectors.two_way import TwoWay
 from everstream.errors import UserError
 from everstream.pipeline.rejects import OnError, checked
-from everstream.pipeline.sink import Delivery, Sink
+from everstream.pipeline.sink import Delivery, Sink, SinkShard
+from everstream.pipeline.source import Source
 from everstream.pipeline.types import T
 
 
@@ -43,30 +45,16 @@ class PartSink(Sink):
         return self._part_folder().left_behind(pipeline, operator)
 
 
-class FileConnector(TwoWay[T], PartSink):
-    """Files of one format; exactly-once as a sink."""
+class FileSource(Source[T]):
+    """Reads files, whose byte ranges the shards share."""
 
-    max_shards = None
-    ending: ClassVar[str]
-    in_lines: ClassVar[bool] = True
-    """Whether files are read as lines: then an unsupported compression is refused."""
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        schema: Mapping[str, Any] | None,
-        follow: bool,
-        on_error: OnError,
-        storage_options: Mapping[str, Any] | None,
-    ) -> None:
-        self._fs, self._path = filesystem_of(path, storage_options)
-        self._names_a_file = bool(os.path.splitext(os.fspath(path))[1])
-        self._files = FileSet(self._fs, self._path, follow)
-        self._schema = pl.Schema(schema) if schema is not None else None
-        self.on_error = checked(on_error, self._name)
+    _files: FileSet
+    _smallest_split_bytes: int | None
+    """The smallest range a file may be cut into; None if a file cannot be cut."""
 
     def describe_offsets(self) -> dict[str, Any]:
-        return {**super().describe_offsets(), "path": self._files.describe()}
+        place = place_of(self._files.fs, self._files.path)
+        return {**super().describe_offsets(), "path": place}
 
     def redistribute(self, offsets: Sequence[Any], shards: int) -> Sequence[Any]:
         """An offset is a `LinesOffset`, or one with the schema, which is the same for all shards."""
@@ -87,10 +75,33 @@ class FileConnector(TwoWay[T], PartSink):
     def overlooked(self, offsets: Sequence[Any], point: Listing) -> str | None:
         return self._files.overlooked([_lines_of(offset) for offset in offsets], point)
 
-    @property
-    @abstractmethod
-    def _smallest_split_bytes(self) -> int | None:
-        """The smallest range a file may be cut into; None if a file cannot be cut."""
+    def waits_for(self) -> str | None:
+        return self._files.waits_for()
+
+
+class FileConnector(FileSource[T], TwoWay[T], PartSink):
+    """Files of one format; exactly-once as a sink."""
+
+    max_shards = None
+    ending: ClassVar[str]
+    _format: ClassVar[Format | None] = None
+    """What the columns of its files can hold, if they have any."""
+    in_lines: ClassVar[bool] = True
+    """Whether files are read as lines: then an unsupported compression is refused."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        schema: Mapping[str, Any] | None,
+        follow: bool,
+        on_error: OnError,
+        storage_options: Mapping[str, Any] | None,
+    ) -> None:
+        self._fs, self._path = filesystem_of(path, storage_options)
+        self._names_a_file = bool(os.path.splitext(os.fspath(path))[1])
+        self._files = FileSet(self._fs, self._path, follow)
+        self._schema = self._given_schema = pl.Schema(schema) if schema is not None else None
+        self.on_error = checked(on_error, self._name)
 
     @property
     def _name(self) -> str:
@@ -118,11 +129,11 @@ class FileConnector(TwoWay[T], PartSink):
         if self._schema is None and self._files.listed:
             self._learn_schema()
 
+    def columns(self, shard: SinkShard) -> Any:
+        return None if self._format is None else Columns(shard, self._given_schema, self._format)
+
     def column_names(self) -> list[str] | None:
         return None if self._schema is None else list(self._schema)
-
-    def waits_for(self) -> str | None:
-        return self._files.waits_for()
 
     def _part_folder(self) -> PartFolder:
         if is_pattern(self._path) or self._fs.isfile(self._path):

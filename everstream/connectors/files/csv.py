@@ -17,12 +17,10 @@ import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
 from everstream.connectors.columns import Columns, ColumnsWriter, Format, all_but, never
-from everstream.connectors.files.compressed import start_of
 from everstream.connectors.files.connector import FileConnector
-from everstream.connectors.files.lines import BrokenLine, LinesReader
+from everstream.connectors.files.lines import Chunk, ChunkReader, LinesReader, LongLine
 from everstream.connectors.files.parts import PartFolder, PartWriter
-from everstream.connectors.files.ranges import LinesOffset, Split
-from everstream.connectors.files.splits import Chunk, ChunkReader, LongLine, refuse_unreadable
+from everstream.connectors.files.ranges import LinesOffset, Split, start_of
 from everstream.connectors.options import MAX_RECORD_BYTES, at_least_one
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
@@ -68,6 +66,7 @@ class Csv(FileConnector[Row]):
     """
 
     ending = ".csv"
+    _format = FORMAT
     source_options = frozenset(
         {"quoted_newlines", "batch_bytes", "max_record_bytes", "follow", "on_error"}
     )
@@ -92,20 +91,17 @@ class Csv(FileConnector[Row]):
         if not header and schema is None:
             raise UserError("Csv without a header needs the columns: schema={'name': pl.String}.")
         super().__init__(path, schema, follow, on_error, storage_options)
-        self._given_schema = self._schema
         self._delimiter = delimiter
         self._header = header
         self._quoted_newlines = quoted_newlines
         self._batch_bytes = batch_bytes
+        self._smallest_split_bytes = None if quoted_newlines else batch_bytes
         self._most_bytes = max_record_bytes
 
     def _open_writer(self, shard: SinkShard) -> Writer:
         return _CsvWriter(
             self._part_folder(), shard, self.columns(shard), self._delimiter, self._header
         )
-
-    def columns(self, shard: SinkShard) -> Columns:
-        return Columns(shard, self._given_schema, FORMAT)
 
     def _learn_schema(self) -> None:
         if self._files.files:
@@ -117,18 +113,14 @@ class Csv(FileConnector[Row]):
         dialect = _Dialect(schema, self._delimiter, self._quoted_newlines)
         return _CsvReader(chunks, self.on_error, dialect, self._header)
 
-    @property
-    def _smallest_split_bytes(self) -> int | None:
-        return None if self._quoted_newlines else self._batch_bytes
-
     def _chunks(self, shard: int, shards: int, chunk_bytes: int) -> ChunkReader:
+        files, most_bytes = self._files, self._most_bytes
         if not self._quoted_newlines:
-            return self._files.reader(shard, shards, chunk_bytes, self._most_bytes)
-        refuse_unreadable([name for name, _ in self._files.files])
-        largest = max((size for _, size in self._files.files), default=0)
-        offset = self._files.first_offset(shard, shards, max(largest, chunk_bytes))
-        follower = self._files.follower(shard, shards)
-        return _RowChunkReader(self._fs, offset, chunk_bytes, follower, self._most_bytes)
+            return files.reader(shard, shards, chunk_bytes, most_bytes)
+        largest = max((size for _, size in files.files), default=0)
+        return files.reader(
+            shard, shards, chunk_bytes, most_bytes, kind=_RowChunkReader, smallest_bytes=largest
+        )
 
     def _inferred_schema(self) -> pl.Schema:
         """The schema of the first rows; the same for every shard, whichever files it has."""
@@ -178,7 +170,6 @@ def last_row_end(data: bytes) -> int:
 
 
 def is_closed(data: bytes) -> bool:
-    """Whether every quote is closed."""
     return QUOTE not in data or data.count(QUOTE) % 2 == 0
 
 
@@ -327,8 +318,8 @@ class _CsvReader(LinesReader):
             ends = row_ends(data if self._quoted_newlines else data.replace(b'"', b" "))
             inner = ends[ends < len(data)]
             if not len(inner):
-                problem = _without_row_number(str(error))
-                self.broken(path, BrokenLine(position, data, problem))
+                # Without Arrow's row number, which counts from the start of the chunk.
+                self.broken(path, position, data, str(error).replace("Row #1: ", ""))
                 return [pl.DataFrame(schema=self._dialect.schema)]
         middle = int(inner[len(inner) // 2])
         return [
@@ -340,7 +331,12 @@ class _CsvReader(LinesReader):
         """The header row, which must match the schema; checked once per file."""
         if chunk.position and self._known_file == chunk.path:
             return b""
-        start = chunk.data if chunk.position == 0 else self._start_of(chunk.path)
+        start = chunk.data
+        if chunk.position:
+            try:
+                start = start_of(self._chunks.fs, chunk.path, LONGEST_HEADER_BYTES)
+            except OSError as error:
+                raise ConnectorError(f"cannot read '{chunk.path}' at byte 0: {error}.") from error
         ends = row_ends(start)
         line = start[: ends[0]] if len(ends) else start
         try:
@@ -356,17 +352,6 @@ class _CsvReader(LinesReader):
             )
         self._known_file = chunk.path
         return line
-
-    def _start_of(self, path: str) -> bytes:
-        try:
-            return start_of(self._chunks.fs, path, LONGEST_HEADER_BYTES)
-        except OSError as error:
-            raise ConnectorError(f"cannot read '{path}' at byte 0: {error}.") from error
-
-
-def _without_row_number(problem: str) -> str:
-    """Removes Arrow's row number, which counts from the start of the chunk and would mislead."""
-    return problem.replace("Row #1: ", "")
 
 
 class _CsvWriter(ColumnsWriter, PartWriter):

@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from everstream.connectors.columns import is_made_of
 from everstream.connectors.files.connector import FileConnector
-from everstream.connectors.files.lines import BrokenLine, LinesReader, split_lines
+from everstream.connectors.files.lines import Chunk, ChunkReader, LinesReader, split_lines
 from everstream.connectors.files.parts import PartFolder, PartWriter
 from everstream.connectors.files.ranges import LinesOffset
-from everstream.connectors.files.splits import Chunk, ChunkReader
 from everstream.connectors.options import MAX_RECORD_BYTES, at_least_one
 from everstream.connectors.refusing import encoded_or_refused
 from everstream.errors import ConnectorError, UserError
@@ -70,7 +70,7 @@ class JsonLines(FileConnector[Any]):
         at_least_one(batch_bytes=batch_bytes, max_record_bytes=max_record_bytes)
         super().__init__(path, schema, follow, on_error, storage_options)
         self._columns = columns or schema is not None
-        self._batch_bytes = batch_bytes
+        self._batch_bytes = self._smallest_split_bytes = batch_bytes
         self._most_bytes = max_record_bytes
 
     def _open_writer(self, shard: SinkShard) -> Writer:
@@ -85,10 +85,6 @@ class JsonLines(FileConnector[Any]):
         if not self._columns:
             return _JsonReader(chunks, self.on_error)
         return _ColumnsReader(chunks, self.on_error, self._schema or self._inferred_schema())
-
-    @property
-    def _smallest_split_bytes(self) -> int:
-        return self._batch_bytes
 
     def _inferred_schema(self) -> pl.Schema:
         """The schema of the first lines; the same for every shard, whichever splits it has."""
@@ -115,8 +111,6 @@ def _ended(data: bytes) -> bytes:
 
 
 class _JsonReader(LinesReader):
-    """Records are the parsed values."""
-
     def __init__(self, chunks: ChunkReader, on_error: OnError) -> None:
         super().__init__(chunks, on_error)
         self._decode = msgspec.json.Decoder().decode
@@ -147,7 +141,7 @@ class _JsonReader(LinesReader):
                     self.check_line(line)
                     sound.append(line)
             except (ValueError, RecursionError, pl.exceptions.PolarsError) as error:
-                self.broken(chunk.path, BrokenLine(position, line, str(error)))
+                self.broken(chunk.path, position, line, str(error))
             position += len(line)
         return sound
 
@@ -257,7 +251,7 @@ class JsonEncoder:
 
     def _encode_columns(self, batch: pl.DataFrame) -> bytes:
         for name, kind in batch.schema.items():
-            if _holds(kind, (pl.Binary, pl.Object)):
+            if is_made_of(kind, pl.Binary, pl.Object):
                 raise UserError(
                     f"operator '{self._operator}': column '{name}' of type {kind} has no JSON "
                     "form. Turn it into text or numbers first, "
@@ -275,7 +269,7 @@ class JsonEncoder:
         for column in batch.iter_columns():
             if column.dtype.is_float():
                 whole = bool(column.is_finite().all())
-            elif _holds(column.dtype, (pl.Float32, pl.Float64)):
+            elif is_made_of(column.dtype, pl.Float32, pl.Float64):
                 whole = all(map(_is_finite, column.to_list()))
             else:
                 continue
@@ -308,12 +302,3 @@ def _plain(value: Any) -> Any:
         if isinstance(value, kind):
             return kind(value)
     raise TypeError(f"Object of type {type(value).__name__} has no JSON form")
-
-
-def _holds(kind: pl.DataType, refused: tuple[Any, ...]) -> bool:
-    """Whether a column type is, or contains, one of these."""
-    if isinstance(kind, pl.Struct):
-        return any(_holds(field.dtype, refused) for field in kind.fields)  # type: ignore[arg-type]
-    if isinstance(kind, pl.List | pl.Array):
-        return _holds(kind.inner, refused)  # type: ignore[arg-type]
-    return kind in refused

@@ -16,12 +16,12 @@ import polars as pl
 import pyarrow as pa
 from pyarrow import parquet
 
-from everstream.connectors.columns import Columns, ColumnsWriter, Format
+from everstream.connectors.columns import Columns, ColumnsWriter, Format, as_arrow, is_made_of
 from everstream.connectors.files.connector import FileConnector
 from everstream.connectors.files.filesystem import is_local, opened_for_arrow
+from everstream.connectors.files.lines import Follower, Listing
 from everstream.connectors.files.parts import PartFolder, PartWriter
 from everstream.connectors.files.ranges import FileReader, LinesOffset, Split
-from everstream.connectors.files.splits import Follower, Listing
 from everstream.connectors.files.unpacking import (
     OversizedRowGroup,
     ParquetBytes,
@@ -38,7 +38,16 @@ from everstream.pipeline.source import END, EndOfStream, Reader
 from everstream.pipeline.types import Row
 
 ROWS_PER_BATCH = 65_536
+ROWS_PER_GROUP = 262_144
 SMALLEST_SPLIT_BYTES = 1 << 20
+
+
+def _stored_as(kind: Kind) -> Kind | None:
+    empty = any(isinstance(part, pl.Struct) and not part.fields for part in parts_of(kind))
+    return None if empty or is_made_of(kind, pl.Int128, pl.UInt128, pl.Object) else kind
+
+
+FORMAT = Format("Parquet", stored_as=_stored_as)
 
 
 class Parquet(FileConnector[Row]):
@@ -63,6 +72,7 @@ class Parquet(FileConnector[Row]):
     """
 
     ending = ".parquet"
+    _format = FORMAT
     source_options = frozenset({"columns", "batch_rows", "max_record_bytes", "follow", "on_error"})
     in_lines = False
 
@@ -81,15 +91,12 @@ class Parquet(FileConnector[Row]):
         at_least_one(batch_rows=batch_rows, max_record_bytes=max_record_bytes)
         super().__init__(path, schema, follow, on_error, storage_options)
         self._columns = list(columns) if columns is not None else None
-        self._given_schema = self._schema
         self._batch_rows = batch_rows
+        self._smallest_split_bytes = SMALLEST_SPLIT_BYTES
         self._most_bytes = max_record_bytes
 
     def _open_writer(self, shard: SinkShard) -> Writer:
         return ParquetWriter(self._part_folder(), shard, self.columns(shard))
-
-    def columns(self, shard: SinkShard) -> Columns:
-        return Columns(shard, self._given_schema, FORMAT)
 
     def _learn_schema(self) -> None:
         if self._files.files:
@@ -100,15 +107,7 @@ class Parquet(FileConnector[Row]):
         if schema is None and self._files.files:
             schema = self._first_schema()
         offset = self._files.first_offset(shard, shards, SMALLEST_SPLIT_BYTES)
-        files = _Files(self._fs, self._columns, self._most_bytes)
-        follower = self._files.follower(shard, shards)
-        return _ParquetReader(
-            files, offset, schema, self._batch_rows, self._most_bytes, self.on_error, follower
-        )
-
-    @property
-    def _smallest_split_bytes(self) -> int:
-        return SMALLEST_SPLIT_BYTES
+        return _ParquetReader(self, offset, schema, self._files.follower(shard, shards))
 
     def _first_schema(self) -> pl.Schema:
         """The columns of the first file that can be read."""
@@ -137,8 +136,6 @@ class _Group:
 
 
 class _OpenFile:
-    """A Parquet file whose footer has been read."""
-
     def __init__(
         self, path: str, file: ParquetBytes, columns: Sequence[str] | None, most_bytes: int
     ) -> None:
@@ -170,8 +167,6 @@ class _OpenFile:
 
 
 class _Files:
-    """Keeps the file being read open."""
-
     def __init__(self, fs: Any, columns: Sequence[str] | None, most_bytes: int) -> None:
         self._fs = fs
         self._columns = columns
@@ -273,21 +268,14 @@ class _ParquetReader(FileReader):
     """The schema is part of the offset: it must not change on replay."""
 
     def __init__(
-        self,
-        files: _Files,
-        offset: LinesOffset,
-        schema: pl.Schema | None,
-        batch_rows: int,
-        most_bytes: int,
-        on_error: OnError,
-        follower: Follower,
+        self, source: Parquet, offset: LinesOffset, schema: pl.Schema | None, follower: Follower
     ) -> None:
-        super().__init__(on_error)
-        self._most_bytes = most_bytes
-        self._files = files
+        super().__init__(source.on_error)
+        self._most_bytes = source._most_bytes
+        self._files = _Files(source._fs, source._columns, source._most_bytes)
         self._offset = offset
         self._schema = schema
-        self._batch_rows = batch_rows
+        self._batch_rows = source._batch_rows
         self._follower = follower
         self._rows: _Rows | None = None
 
@@ -390,19 +378,6 @@ def _described(schema: pl.Schema) -> list[str]:
     return [f"{name} ({kind})" for name, kind in schema.items()]
 
 
-ROWS_PER_GROUP = 262_144
-_NO_PARQUET = (pl.Int128, pl.UInt128, pl.Object)
-
-
-def _stored_as(kind: Kind) -> Kind | None:
-    empty = (isinstance(part, pl.Struct) and not part.fields for part in parts_of(kind))
-    unfit = any(part.base_type() in _NO_PARQUET for part in parts_of(kind)) or any(empty)
-    return None if unfit else kind
-
-
-FORMAT = Format("Parquet", stored_as=_stored_as)
-
-
 class _Growing(io.RawIOBase):
     """A file that returns what was written to it since the last call."""
 
@@ -458,14 +433,9 @@ class ParquetWriter(ColumnsWriter, PartWriter):
             return
         # Files of one folder are read together: a column must have the same type in all of them.
         self._columns.require_types()
-        table = _arrow(self._columns.settled(self._waiting))
+        table = as_arrow(self._columns.settled(self._waiting))
         self._waiting = []
         if self._parquet is None:
             self._growing = _Growing()
             self._parquet = parquet.ParquetWriter(self._growing, table.schema, compression="zstd")
         self._parquet.write_table(table, row_group_size=ROWS_PER_GROUP)
-
-
-def _arrow(frame: pl.DataFrame) -> pa.Table:
-    """Converts to types that every reader of Parquet knows."""
-    return frame.to_arrow(compat_level=pl.CompatLevel.oldest())

@@ -143,11 +143,11 @@ class PartFolder:
                 "Check that it is writable, or name another folder."
             ) from error
 
-    def parts(self, owner: str) -> list[PartName]:
-        """The committed parts of one pipeline and operator, by checkpoint, then shard."""
-        names = (PartName.parse(name, self.ending) for name in names_in(self.fs, self.path))
-        mine = [name for name in names if name is not None and name.owner == owner]
-        return sorted(mine, key=lambda name: (name.checkpoint, name.shard))
+    def parts(self, owner: str | None = None) -> list[PartName]:
+        """The committed parts, of one pipeline and operator or of all, by checkpoint, then shard."""
+        parsed = (PartName.parse(name, self.ending) for name in names_in(self.fs, self.path))
+        parts = [part for part in parsed if part and owner in (None, part.owner)]
+        return sorted(parts, key=lambda part: (part.checkpoint, part.shard))
 
     def pendings(self, owner: str) -> list[PendingName]:
         names = (PendingName.parse(name) for name in names_in(self.fs, self.pending_path))
@@ -193,7 +193,6 @@ class PartFolder:
             self.remove(part)
 
     def left_behind(self, pipeline: str, operator: str) -> str | None:
-        """See `Sink.left_behind`."""
         parts = len(self.parts(owner_of(pipeline, operator)))
         return f"{parts} part file(s) in '{self.path}'" if parts else None
 
@@ -237,7 +236,6 @@ class PartTransaction(Committable, Saved, word="part-transaction"):
 
     @property
     def path(self) -> str:
-        """Where the records are until the commit."""
         return self.place.path_of(self.pending)
 
     @property
@@ -245,20 +243,22 @@ class PartTransaction(Committable, Saved, word="part-transaction"):
         return self.checksum is not None and self.checksum.startswith(STRONG)
 
     def content(self) -> IO[bytes]:
-        """The pending output, verified, in a private copy; it decodes nothing.
-
-        FileNotFoundError if it is no longer pending.
-        """
-        size_bytes, checksum = 0, RunningSum(self._strong)
+        """The pending output, verified, in a private copy; FileNotFoundError if it is gone."""
         copy = tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES)  # noqa: SIM115
-        with self.place.fs.open(self.path, "rb") as file:
-            while size_bytes <= self.size_bytes and (piece := file.read(BYTES_PER_READ)):
-                size_bytes += len(piece)
-                checksum.add(piece)
-                copy.write(piece)
-        self.require_whole(size_bytes, str(checksum))
+        self.require_whole(*self._measured(copy))
         copy.seek(0)
         return cast("IO[bytes]", copy)
+
+    def _measured(self, copy: Any = None) -> tuple[int, str]:
+        """Size and checksum of the pending output; a copy does not grow far beyond its size."""
+        size_bytes, checksum = 0, RunningSum(self._strong)
+        with self.place.fs.open(self.path, "rb") as file:
+            while piece := file.read(BYTES_PER_READ):
+                size_bytes += len(piece)
+                checksum.add(piece)
+                if copy is not None and size_bytes <= self.size_bytes:
+                    copy.write(piece)
+        return size_bytes, str(checksum)
 
     def require_whole(self, size_bytes: int, checksum: str | None) -> None:
         """Raise unless the pending output has the size and the checksum it was written with."""
@@ -300,7 +300,7 @@ class PartTransaction(Committable, Saved, word="part-transaction"):
             if self.written_here and not is_local(folder.fs):  # measuring downloads it
                 self.require_whole(folder.fs.size(pending), self.checksum)
             else:
-                self.require_whole(*_measured(folder.fs, pending, self._strong))
+                self.require_whole(*self._measured())
             rename(folder.fs, pending, final)
         except FileNotFoundError as error:
             # Already renamed: by an earlier attempt, or by another process that had the permit.
@@ -322,27 +322,17 @@ class PartTransaction(Committable, Saved, word="part-transaction"):
         self.place.remove(self.pending)
 
 
-def _measured(fs: Any, path: str, strong: bool) -> tuple[int, str]:
-    """Size and checksum of a file."""
-    size_bytes, checksum = 0, RunningSum(strong)
-    with fs.open(path, "rb") as file:
-        while piece := file.read(BYTES_PER_READ):
-            size_bytes += len(piece)
-            checksum.add(piece)
-    return size_bytes, str(checksum)
-
-
 class PartWriter(Writer):
     """Writes batches to part files; a subclass defines how a batch becomes bytes."""
+
+    _file: Any
+    _pending: PendingName | None
 
     def __init__(self, folder: PartFolder, shard: SinkShard) -> None:
         self._folder = folder
         self._shard = shard
         self._owner = owner_of(shard.pipeline, shard.operator)
-        self._file: Any = None
-        self._pending: PendingName | None = None
-        self._size_bytes = 0
-        self._checksum = RunningSum(strong=folder.key is not None)
+        self._begin_anew()
         folder.create()
 
     @abstractmethod
@@ -365,28 +355,21 @@ class PartWriter(Writer):
     def write(self, batch: Batch) -> None:
         if not len(batch):
             return
-        data = self.encode(batch)
+        self._append(self.encode(batch))
+
+    def _append(self, data: bytes) -> None:
         try:
             if self._file is None:
                 self._pending = self._name(uuid.uuid4().hex)
                 self._file = self._folder.begin(self._pending)
-        except OSError as error:
-            raise self._cannot_write(error) from error
-        self._append(data)
-
-    def _append(self, data: bytes) -> None:
-        try:
             self._file.write(data)
         except OSError as error:
-            raise self._cannot_write(error) from error
+            raise ConnectorError(
+                f"cannot write to '{self._folder.pending_path}': {error}. "
+                "Check that the disk has space and the folder is writable."
+            ) from error
         self._size_bytes += len(data)
         self._checksum.add(data)
-
-    def _cannot_write(self, error: OSError) -> ConnectorError:
-        return ConnectorError(
-            f"cannot write to '{self._folder.pending_path}': {error}. "
-            "Check that the disk has space and the folder is writable."
-        )
 
     def prepare(self, checkpoint: int) -> Committable | None:
         if self._file is None or self._pending is None:
@@ -455,7 +438,6 @@ class PartWriter(Writer):
         return replace(transaction, folder=self._folder)
 
     def _pending_of(self, transaction: Committable) -> list[PendingName]:
-        """The pending files that a transaction needs."""
         return [transaction.pending] if isinstance(transaction, PartTransaction) else []
 
     def close(self) -> None:

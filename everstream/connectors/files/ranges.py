@@ -2,6 +2,9 @@
 
 When the number of shards changes, the remaining ranges are redistributed. A range that was begun
 goes to one shard, with the position reached. `FileReader` is what all readers of them share.
+
+A compressed file (gzip, Zstandard, bzip2, lz4, by its ending) is unpacked while it is read. Reading
+cannot start in the middle of one, so it is one range, whose end is known only when it is reached.
 """
 
 import heapq
@@ -9,12 +12,74 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
+from typing import Any, Final
 
-from everstream.connectors.files.compressed import ENDLESS, codec_of
+import pyarrow as pa
+
 from everstream.pipeline.rejects import OnError, Rejected
 from everstream.pipeline.source import Reader
 from everstream.pipeline.types import T
 from everstream.state.saved import Saved
+
+CODECS: Final = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
+ENDLESS: Final = 1 << 62
+"""The end of the range of a compressed file, which is not known before it was read."""
+SKIP_BYTES: Final = 1 << 20
+
+
+def codec_of(path: str) -> str | None:
+    return next((codec for ending, codec in CODECS.items() if path.endswith(ending)), None)
+
+
+def start_of(fs: Any, path: str, count: int) -> bytes:
+    codec = codec_of(path)
+    if codec is None:
+        return bytes(fs.cat_file(path, 0, count))
+    file = Unpacked(fs, path, codec)
+    try:
+        return file.read(count)
+    finally:
+        file.close()
+
+
+class Unpacked:
+    """The unpacked bytes of a compressed file. Seeking backwards starts again from the beginning."""
+
+    def __init__(self, fs: Any, path: str, codec: str) -> None:
+        self._fs = fs
+        self._path = path
+        self._codec = codec
+        self._open()
+
+    def seek(self, position: int) -> None:
+        if position < self._position:
+            self.close()
+            self._open()
+        while self._position < position:
+            if not self.read(min(SKIP_BYTES, position - self._position)):
+                raise OSError(f"it ends after {self._position} bytes, unpacked")
+
+    def read(self, count: int) -> bytes:
+        """This many bytes; fewer only at the end. Raises an OSError if the file is damaged."""
+        pieces = []
+        try:
+            while count > 0 and (data := self._stream.read(count)):
+                pieces.append(data)
+                count -= len(data)
+                self._position += len(data)
+        except pa.ArrowException as error:
+            raise OSError(f"it cannot be unpacked: {error}") from error
+        return b"".join(pieces)
+
+    def close(self) -> None:
+        self._stream.close()
+        self._file.close()
+
+    def _open(self) -> None:
+        self._file = self._fs.open(self._path, "rb")
+        self._stream = pa.CompressedInputStream(pa.PythonFile(self._file, mode="r"), self._codec)
+        self._position = 0
+
 
 LARGEST_SPLIT_BYTES = 64 << 20
 SPLITS_PER_SHARD = 4
@@ -33,6 +98,10 @@ class Split(Saved, word="file-range"):
     file_bytes: int
     resumes_at: int | None = None
     """Where to resume, if another shard has begun it."""
+
+    @staticmethod
+    def of(path: str, size: int) -> "Split":
+        return Split(path, 0, ENDLESS if codec_of(path) else size, size)
 
     @property
     def left_bytes(self) -> int:
@@ -64,7 +133,6 @@ class LinesOffset(Saved, word="files-offset"):
         return self.position if self.position is not None else self.splits[self.index].resumes_at
 
     def left(self) -> list[Split]:
-        """The remaining splits, each with its position."""
         splits = list(self.splits[self.index :])
         if splits:
             splits[0] = replace(splits[0], resumes_at=self.place)
@@ -78,17 +146,15 @@ def deal(
     total_bytes = sum(size for _, size in files)
     wanted = -(-total_bytes // (shards * SPLITS_PER_SHARD))
     split_bytes = max(smallest_bytes, min(wanted, LARGEST_SPLIT_BYTES))
-    splits = list[Split]()
-    for path, size in files:
-        if size and codec_of(path):
-            splits.append(Split(path, 0, ENDLESS, size))
-        else:
-            splits += _cut(Split(path, 0, size, size), split_bytes)
+    whole = [Split.of(path, size) for path, size in files if size]
+    splits = [piece for split in whole for piece in _cut(split, split_bytes)]
     return deal_by_size(splits, shards, lambda split: split.left_bytes)
 
 
 def _cut(split: Split, split_bytes: int) -> list[Split]:
-    """Ranges of about equal size, none larger than this."""
+    """Ranges of about equal size, none larger than this; one that was begun stays whole."""
+    if split.resumes_at is not None or split.stop == ENDLESS:
+        return [split]
     size = split.stop - split.start
     pieces = -(-size // split_bytes)
     bounds = [split.start + size * piece // pieces for piece in range(pieces + 1)] if pieces else []
@@ -121,11 +187,7 @@ def redistribute_splits(
     if smallest_bytes is not None:
         wanted = -(-sum(split.left_bytes for split in splits) // (shards * SPLITS_PER_SHARD))
         split_bytes = max(smallest_bytes, wanted)
-        splits = [
-            piece
-            for split in splits
-            for piece in (_cut(split, split_bytes) if _can_be_cut(split) else [split])
-        ]
+        splits = [piece for split in splits for piece in _cut(split, split_bytes)]
     seen = seen_by(offsets)
     return [
         LinesOffset(hand, seen=None if seen is None else seen_of(seen, shard, shards))
@@ -150,12 +212,7 @@ def seen_of(files: Mapping[str, int | None], shard: int, shards: int) -> dict[st
 
 
 def falls_to(path: str, shards: int) -> int:
-    """The shard that reads a file that appears later."""
     return zlib.crc32(path.encode()) % shards
-
-
-def _can_be_cut(split: Split) -> bool:
-    return split.resumes_at is None and split.stop != ENDLESS
 
 
 LOOK_FOR_FILES_EVERY_S = 1.0

@@ -2,21 +2,20 @@
 
 import codecs
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from everstream.connectors.files.connector import FileSource
 from everstream.connectors.files.filesystem import filesystem_of
-from everstream.connectors.files.lines import BrokenLine, LinesReader, split_lines
-from everstream.connectors.files.ranges import LinesOffset, redistribute_splits
-from everstream.connectors.files.splits import Chunk, ChunkReader, FileSet, Listing
+from everstream.connectors.files.lines import Chunk, ChunkReader, FileSet, LinesReader, split_lines
 from everstream.connectors.options import MAX_RECORD_BYTES, at_least_one
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.rejects import OnError, checked
-from everstream.pipeline.source import Reader, Source
+from everstream.pipeline.source import Reader
 
 
-class TextLines(Source[str]):
+class TextLines(FileSource[str]):
     """The lines of text files, as str without the line end.
 
     `path` names a file, a folder or a pattern ("books/*.txt") on any fsspec filesystem. Large
@@ -53,35 +52,17 @@ class TextLines(Source[str]):
                 "be cut into lines. Convert them to UTF-8 first."
             )
         self._files = FileSet(*filesystem_of(path, storage_options), follow=follow)
-        self._batch_bytes = batch_bytes
+        self._batch_bytes = self._smallest_split_bytes = batch_bytes
         self._most_bytes = max_record_bytes
         self._encoding = codec
         self.on_error = checked(on_error, "TextLines")
-
-    def describe_offsets(self) -> dict[str, Any]:
-        return {**super().describe_offsets(), "path": self._files.describe()}
 
     def open(self, shard: int, shards: int) -> Reader:
         chunks = self._files.reader(shard, shards, self._batch_bytes, self._most_bytes)
         return _TextReader(chunks, self.on_error, self._encoding)
 
-    def redistribute(self, offsets: Sequence[LinesOffset], shards: int) -> Sequence[LinesOffset]:
-        return redistribute_splits(offsets, shards, self._batch_bytes)
-
-    def stopping_point(self) -> Listing:
-        return self._files.stopping_point()
-
-    def unread(self, offsets: Sequence[LinesOffset], point: Listing) -> str | None:
-        return self._files.unread(offsets, point)
-
-    def overlooked(self, offsets: Sequence[LinesOffset], point: Listing) -> str | None:
-        return self._files.overlooked(offsets, point)
-
     def check(self) -> None:
         self._files.check()
-
-    def waits_for(self) -> str | None:
-        return self._files.waits_for()
 
 
 class _TextReader(LinesReader):
@@ -118,6 +99,6 @@ class _TextReader(LinesReader):
                 lines.append(line.decode(encoding).removesuffix("\n").removesuffix("\r"))
             except UnicodeDecodeError as error:
                 problem = f"not {encoding} at byte {position + error.start}: {error.reason}."
-                self.broken(chunk.path, BrokenLine(position, line, problem))
+                self.broken(chunk.path, position, line, problem)
             position += len(line)
         return lines

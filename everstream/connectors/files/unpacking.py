@@ -43,8 +43,6 @@ class OversizedRowGroup(ConnectorError):
 
 @dataclass(frozen=True)
 class PageHeader:
-    """What the header of a page states."""
-
     kind: int
     packed_bytes: int
     unpacked_bytes: int
@@ -112,7 +110,6 @@ class Column:
 
 
 def pages_of(read_at: ReadAt, start: int, size_bytes: int) -> Iterator[PageHeader]:
-    """The pages of a column chunk, in order."""
     position, stop = start, start + size_bytes
     while position < stop:
         page = _page_at(read_at, position, stop)
@@ -229,7 +226,6 @@ class Unpacker:
 
 
 def first_byte(chunk: Any) -> int:
-    """Where a column chunk begins."""
     data: int = chunk.data_page_offset
     return min(data, chunk.dictionary_page_offset) if chunk.dictionary_page_offset else data
 

@@ -20,6 +20,7 @@ records are pickles. An attacker with write access but without the key can only 
 import os
 import pickle
 import re
+import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
@@ -41,8 +42,8 @@ from everstream.pipeline.rejects import Rejected
 from everstream.state.saved import dumps
 from everstream.state.signing import HEAD_BYTES, Forged, StoreKey, is_signed
 
-HEADER_BYTES = 16
-"""Checksum, kind, length of the notes, length of the batch: 4 bytes each."""
+HEADER = struct.Struct("<IIII")
+"""Checksum, kind, length of the notes, length of the batch."""
 BATCH, ENDED = 1, 2
 """A frame of any other kind was written by a newer Everstream."""
 
@@ -170,7 +171,6 @@ class Log:
                 self.fs.rm_file(f"{self.folder}/kept-from-{before:020d}")
 
     def frames(self, segments: list[JournalSegment]) -> Iterator[JournalEntry]:
-        """All frames that count, in order."""
         for marked in self._segments_named(_SYNCED):
             is_last = not segments or marked > segments[-1]
             if is_last and self.synced_bytes(marked) and not self.fs.exists(self.path_of(marked)):
@@ -201,19 +201,25 @@ class Log:
                         f"'{segment}' has no complete frame at byte {position}, where one was logged"
                     )
                 return
-            if not _is_whole(data, position, end):
+            frame = data[position:end]
+            checksum, kind, _, _ = HEADER.unpack_from(frame)
+            if zlib.crc32(frame[4:]) != checksum:
                 raise self.damaged(
                     f"'{segment}', byte {position}: the checksum of frame {number} does not match"
                 )
-            self._check_kind(data, position, number)
-            yield self._decoded(segment, data[position:end], number)
+            if kind not in (BATCH, ENDED):
+                raise ConnectorError(
+                    f"frame {number} of the journal '{self.folder}' is of a kind that this version of "
+                    "Everstream does not know: it was written by a newer one. Use that version."
+                )
+            yield self._decoded(segment, frame, number)
             position, number = end, number + 1
 
     def _decoded(self, segment: JournalSegment, frame: bytes, number: int) -> JournalEntry:
-        _, kind, notes_bytes, _ = _numbers(frame, 0)
-        body = frame[HEADER_BYTES:]
-        if self._is_signed_here(body):
-            assert self.key is not None
+        _, kind, notes_bytes, _ = HEADER.unpack_from(frame)
+        body = frame[HEADER.size :]
+        # Where unsigned frames are explicitly trusted, only signed ones are verified.
+        if self.key is not None and (not self._trusts_unsigned or is_signed(body)):
             notes_bytes -= HEAD_BYTES
             try:
                 body = self.key.opened(self._signed_as(segment, number, kind, notes_bytes), body)
@@ -229,12 +235,6 @@ class Log:
         batch = decode(body[notes_bytes:])[0] if kind == BATCH else None
         return JournalEntry(number, batch, offset, rejected)
 
-    def _is_signed_here(self, body: bytes) -> bool:
-        """Whether a signature is required: not where unsigned frames are explicitly trusted."""
-        if self.key is None:
-            return False
-        return not self._trusts_unsigned or is_signed(body)
-
     def _signed_as(self, segment: JournalSegment, number: int, kind: int, notes_bytes: int) -> str:
         shard = self.folder.removeprefix(f"{self.journal}/")
         return f"journal/{shard}/{segment}/{number}/{kind}/{notes_bytes}"
@@ -247,23 +247,14 @@ class Log:
         feed_offset: Any,
         rejected: list[Rejected],
     ) -> bytes:
-        """A frame in the form it is appended to this segment."""
         notes = dumps((feed_offset, rejected))
         payload = encode(batch) if batch is not None else b""
         kind = ENDED if batch is None else BATCH
         if self.key is not None:
             name = self._signed_as(segment, number, kind, len(notes))
             notes = self.key.head(name, (notes, payload)) + notes
-        numbers = [kind, len(notes), len(payload)]
-        body = b"".join(number.to_bytes(4, "little") for number in numbers) + notes + payload
+        body = HEADER.pack(0, kind, len(notes), len(payload))[4:] + notes + payload
         return zlib.crc32(body).to_bytes(4, "little") + body
-
-    def _check_kind(self, data: bytes, position: int, number: int) -> None:
-        if _numbers(data, position)[1] not in (BATCH, ENDED):
-            raise ConnectorError(
-                f"frame {number} of the journal '{self.folder}' is of a kind that this version of "
-                "Everstream does not know: it was written by a newer one. Use that version."
-            )
 
     def append(self, file: Appending, data: bytes) -> None:
         try:
@@ -292,17 +283,9 @@ class Log:
         )
 
 
-def _numbers(data: bytes, position: int) -> list[int]:
-    """Checksum, kind, length of the notes and of the batch, from the header at this byte."""
-    return [int.from_bytes(data[at : at + 4], "little") for at in range(position, position + 16, 4)]
-
-
 def _end_of_frame(data: bytes, position: int) -> int | None:
     """Where the frame at this byte ends, by its header; None if that is past the end."""
-    _, _, notes_bytes, payload_bytes = _numbers(data, position)
-    end = position + HEADER_BYTES + notes_bytes + payload_bytes
+    end = position + HEADER.size
+    if end <= len(data):
+        end += sum(HEADER.unpack_from(data, position)[2:])
     return end if end <= len(data) else None
-
-
-def _is_whole(data: bytes, position: int, end: int) -> bool:
-    return zlib.crc32(data[position + 4 : end]) == _numbers(data, position)[0]

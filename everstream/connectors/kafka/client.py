@@ -20,14 +20,12 @@ LOG = logging.getLogger("everstream.kafka")
 
 
 def driver() -> Any:
-    """The confluent_kafka module, or a UserError that explains how to install it."""
     with extra("kafka"):
         import confluent_kafka
     return confluent_kafka
 
 
 def administration() -> Any:
-    """Its admin module, which queries brokers about topics and offsets."""
     with extra("kafka"):
         import confluent_kafka.admin
     return confluent_kafka.admin
@@ -35,8 +33,6 @@ def administration() -> Any:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where the brokers are, and the settings to connect to them."""
-
     bootstrap: str
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
@@ -52,6 +48,19 @@ class Cluster:
             **self.options,
             "logger": LOG,
         }
+
+    def consumer(self, on_error: Callable[[Any], None] | None = None, **own: Any) -> Any:
+        """A client that reads the partitions it is assigned, and joins no group."""
+        named = {
+            "group_id": "everstream",
+            "enable_auto_commit": False,
+            "enable_partition_eof": True,
+        }
+        called = {} if on_error is None else {"error_cb": on_error}
+        try:
+            return driver().Consumer({**self.settings(**{**named, **own}), **called})
+        except driver().KafkaException as error:
+            raise self.explained(error) from None
 
     def admin(self) -> Any:
         """An admin client; created for each query, because it holds threads and connections."""
@@ -106,7 +115,6 @@ def checked_options(
 
 
 def checked_topics(topic: str | Sequence[str]) -> tuple[str, ...]:
-    """The topic names, or one pattern that begins with ^."""
     topics = (topic,) if isinstance(topic, str) else tuple(topic)
     if not topics or not all(isinstance(name, str) and name for name in topics):
         raise UserError(f"topic={topic!r}: give a topic, several, or a pattern like '^orders-.*'.")

@@ -20,7 +20,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
@@ -100,7 +100,6 @@ class Marks:
         self.topic = topic_of_marks(pipeline, operator, topic)
 
     def shards(self) -> int:
-        """How many shards have a partition here."""
         return len(partitions_of(self.cluster, self.topic))
 
     def ensure(self, shards: int, patience_s: float) -> None:
@@ -137,20 +136,11 @@ class Marks:
                 raise
 
     def read(self, shard: int) -> CommitMark | None:
-        """The newest mark of a shard; None if there never was one."""
-        kafka = driver()
-        settings = {
-            **self.cluster.settings(),
-            "group.id": "everstream",  # never joined, but the client requires a name
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-            "fetch.wait.max.ms": 10,
-        }
-        consumer = kafka.Consumer(settings)
-        try:
-            partition = kafka.TopicPartition(self.topic, shard)
+        consumer = self.cluster.consumer(
+            isolation_level="read_committed", auto_offset_reset="error", fetch_wait_max_ms=10
+        )
+        with closing(consumer):
+            partition = driver().TopicPartition(self.topic, shard)
             first, end = consumer.get_watermark_offsets(partition, timeout=ANSWER_S)
             window = TAIL
             while True:
@@ -159,15 +149,11 @@ class Marks:
                 if mark is not None or start == first:
                     return mark
                 window *= FARTHER
-        finally:
-            consumer.close()
 
     def all(self) -> list[CommitMark | None]:
-        """The newest mark of every shard that ever wrote."""
         return [self.read(shard) for shard in range(self.shards())]
 
     def _last(self, consumer: Any, shard: int, start: int, end: int) -> CommitMark | None:
-        """The last of the marks from `start` to `end`."""
         if start >= end:
             return None
         kafka = driver()
@@ -210,10 +196,7 @@ class ShardCommits:
         self._heard: Any = None
 
     def change(self, decide: Callable[[CommitMark | None], CommitMark | None]) -> bool:
-        """Fence all other producers and write the mark that `decide` returns; None: write nothing.
-
-        Returns whether a mark was written. No other producer can write in between.
-        """
+        """Fence all other producers, then write what `decide` returns; returns if it did so."""
 
         def once() -> bool:
             self._marks.ensure(max(self._shard.shards, self._shard.shard + 1), self._patience_s)
@@ -236,8 +219,6 @@ class ShardCommits:
         self.change(taken_over)
 
     def commit(self, checkpoint: int, frames: Frames) -> None:
-        """Commit these records unless they were committed before."""
-
         def once() -> None:
             if self._producer is None:
                 self._fence()

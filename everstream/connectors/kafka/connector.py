@@ -4,23 +4,17 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import polars as pl
-
-from everstream.connectors.kafka.avro import Avro, AvroDecoder
 from everstream.connectors.kafka.client import Cluster, checked_options, checked_topics, driver
-from everstream.connectors.kafka.encoding import MOST_BYTES, Encoding, Function
 from everstream.connectors.kafka.formats import (
-    Decoder,
+    Avro,
     KeyFormat,
     ValueFormat,
     checked_fields,
     checked_key,
     decoder,
 )
-from everstream.connectors.kafka.offsets import (
-    Bound,
-    checked_bound,
-)
+from everstream.connectors.kafka.offsets import Bound, checked_bound
+from everstream.connectors.kafka.producer import MOST_BYTES, Encoding, Function
 from everstream.connectors.kafka.records import RecordLayout
 from everstream.connectors.kafka.sink import KafkaSink, TopicOutput
 from everstream.connectors.kafka.source import KafkaSource, Reading
@@ -118,17 +112,13 @@ class Kafka(KafkaSource, KafkaSink, TwoWay[Any]):
         at_least_one(batch_records=batch_records, max_record_bytes=max_record_bytes)
         if isolation not in ("read_committed", "read_uncommitted"):
             raise UserError(f'isolation={isolation!r}: use "read_committed" or "read_uncommitted".')
-        if (value == "avro") != (avro is not None):
-            raise UserError('value="avro" and avro=es.Avro(...) must be given together.')
         if not event_time and (lateness or idle_after is not None):
             raise UserError("lateness and idle_after need event_time=True.")
         self._cluster = Cluster(bootstrap, checked_options(options, _OURS))
         topics = checked_topics(topic)
         shape = RecordLayout(checked_fields(fields), checked_key(key), checked(on_error, "Kafka"))
         self.on_error = shape.on_error
-        self._decoder = decoder(
-            value, columns, schema, lambda wanted: _avro(avro, wanted), max_record_bytes
-        )
+        self._decoder = decoder(value, columns, schema, avro, max_record_bytes)
         shape.check(self._decoder.column_names() or ())
         if event_time:
             if "timestamp" not in (shape.fields or ()):
@@ -172,8 +162,3 @@ class Kafka(KafkaSource, KafkaSink, TwoWay[Any]):
         other = copy.copy(self)
         other._audit_copy = label
         return other
-
-
-def _avro(avro: Avro | None, schema: pl.Schema | None) -> Decoder:
-    assert avro is not None
-    return AvroDecoder(avro, schema)

@@ -131,7 +131,6 @@ class Topics:
         return re.compile(self._topics[0]) if self._topics[0].startswith("^") else None
 
     def listed(self) -> tuple[dict[str, str], list[Partition]]:
-        """The ids of the present topics, and their partitions."""
         names, kafka = list(self._topics), driver()
         if self.pattern is not None:
             topics = self._call(lambda admin: admin.list_topics(timeout=ANSWER_S).topics)
@@ -158,7 +157,6 @@ class Topics:
         return ids, partitions
 
     def ends(self) -> dict[Partition, int]:
-        """Where each partition ends now, at this isolation level."""
         return self._ends(self.listed()[1], "latest")
 
     def begin(self, start: Any, stop: Any) -> KafkaOffset:

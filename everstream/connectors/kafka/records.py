@@ -42,27 +42,13 @@ class Messages:
     def only(self, places: Sequence[int]) -> "Messages":
         return Messages([self._messages[place] for place in places])
 
-    def values(self) -> Values:
-        return list(map(self._kind.value, self._messages))
-
-    def keys(self) -> Values:
-        return list(map(self._kind.key, self._messages))
-
-    def topics(self) -> list[str]:
-        return list(map(self._kind.topic, self._messages))
-
-    def partitions(self) -> list[int]:
-        return list(map(self._kind.partition, self._messages))
-
-    def offsets(self) -> list[int]:
-        return list(map(self._kind.offset, self._messages))
+    def all(self, field: str) -> list[Any]:
+        """This field of each message, as the client names it."""
+        return list(map(getattr(self._kind, field), self._messages))
 
     def milliseconds(self) -> list[int]:
         """Since 1970; below 0 for messages without a time."""
-        return [ms for _, ms in map(self._kind.timestamp, self._messages)]
-
-    def headers(self) -> list[list[tuple[str, bytes | None]]]:
-        return [headers or [] for headers in map(self._kind.headers, self._messages)]
+        return [ms for _, ms in self.all("timestamp")]
 
     def place(self, number: int) -> str:
         message = self._messages[number]
@@ -80,7 +66,6 @@ class RecordLayout:
     on_error: OnError
 
     def check(self, names: Sequence[str]) -> None:
-        """Refuse a field whose name the value also has."""
         both = [name for name in self.fields or () if name != "value" and name in names]
         if both:
             raise UserError(
@@ -101,7 +86,7 @@ class RecordLayout:
         messages = self._with_readable_keys(messages, rejected)
         if not len(messages):
             return []
-        values = messages.values()
+        values = messages.all("value")
         try:
             decoded = decode(values)
         except BROKEN as error:
@@ -125,12 +110,12 @@ class RecordLayout:
         """Without messages whose key is not text, if it must be and `on_error` leaves them out."""
         if self.on_error == "fail" or self.key != "text" or "key" not in (self.fields or ()):
             return messages
-        keys = messages.keys()
+        keys = messages.all("key")
         try:
             Text(False).objects(keys)
         except BROKEN:
             good, broken = sound(Text(False).objects, keys)
-            values = messages.values()
+            values = messages.all("value")
             for number, why in broken.items():
                 why = f"the key {(keys[number] or b'')[:80]!r} is not text: {why}"
                 rejected.append(Rejected(values[number], why, messages.place(number)))
@@ -168,7 +153,7 @@ class RecordLayout:
 
     def _list(self, name: str, messages: Messages) -> list[Any]:
         if name == "headers":
-            return messages.headers()
+            return [headers or [] for headers in messages.all("headers")]
         return self._column(name, messages).to_list()
 
     def _column(self, name: str, messages: Messages) -> pl.Series:
@@ -178,21 +163,17 @@ class RecordLayout:
                 return self._keys(messages)
             case "headers":
                 headers = [
-                    [{"name": key, "value": value} for key, value in some]
-                    for some in messages.headers()
+                    [{"name": key, "value": value} for key, value in some or ()]
+                    for some in messages.all("headers")
                 ]
                 return pl.Series(name, headers, dtype=kind)
             case "timestamp":
                 times = pl.Series(name, messages.milliseconds(), dtype=pl.Int64)
                 return times.set(times < 0, None).cast(kind)
-            case "topic":
-                return pl.Series(name, messages.topics(), dtype=kind)
-            case "partition":
-                return pl.Series(name, messages.partitions(), dtype=kind)
-        return pl.Series(name, messages.offsets(), dtype=kind)
+        return pl.Series(name, messages.all(name), dtype=kind)
 
     def _keys(self, messages: Messages) -> pl.Series:
-        keys = messages.keys()
+        keys = messages.all("key")
         try:
             return (Text(True) if self.key == "text" else Raw(True)).series(keys).alias("key")
         except pl.exceptions.PolarsError:
@@ -233,7 +214,6 @@ class PartitionTimes:
     def seen(
         self, partitions: Iterable[Partition], of_each: list[Partition], ms: list[int]
     ) -> None:
-        """Records of these partitions have come, with these times."""
         if len(distinct := list(partitions)) == 1:
             self._note(distinct[0], max(ms))
             return
@@ -251,7 +231,6 @@ class PartitionTimes:
             self.greatest[partition] = max(before, ms * 1000)
 
     def at_end(self, partition: Partition) -> None:
-        """A partition has been read to its end."""
         self._silent_since_s.setdefault(partition, self._steady_s())
 
     def watermark(self, partitions: Collection[Partition]) -> int:

@@ -6,8 +6,10 @@ transaction with a mark of the checkpoint (`kafka.commits`). Nothing can be remo
 run that would resume from before the last commit is refused.
 """
 
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -15,14 +17,18 @@ import polars as pl
 
 from everstream.connectors.encoding import encode
 from everstream.connectors.files.parts import PartTransaction
-from everstream.connectors.kafka.audit_copy import committed, make_like
-from everstream.connectors.kafka.audit_copy import remove as remove_topics
-from everstream.connectors.kafka.client import Cluster, until_answered
-from everstream.connectors.kafka.commits import CommitMark, Marks, ShardCommits
-from everstream.connectors.kafka.encoding import Encoding
-from everstream.connectors.kafka.producer import AtOnceWriter
+from everstream.connectors.kafka.client import (
+    ANSWER_S,
+    Cluster,
+    administration,
+    driver,
+    until_answered,
+)
+from everstream.connectors.kafka.commits import CommitMark, Marks, ShardCommits, partitions_of
+from everstream.connectors.kafka.producer import AtOnceWriter, Encoding
 from everstream.connectors.ownership import Claim, Owner
 from everstream.connectors.refusing import encoded_or_refused
+from everstream.connectors.retry import Deadline
 from everstream.connectors.staged import StagedTransaction, StagedWriter, waiting_folder
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
@@ -110,8 +116,6 @@ class KafkaSink(Sink):
 
 @dataclass(frozen=True)
 class TopicOutput:
-    """A topic, and how records become its messages."""
-
     cluster: Cluster
     named: str
     """The topic that the user named."""
@@ -123,21 +127,18 @@ class TopicOutput:
 
     @property
     def topic(self) -> str:
-        return (
-            self.named
-            if self.audit_copy is None
-            else f"{self.named}-everstream-audit-{self.audit_copy}"
-        )
+        label = "" if self.audit_copy is None else f"-everstream-audit-{self.audit_copy}"
+        return self.named + label
 
     def make_audit_copy(self) -> None:
-        self._answer(lambda: make_like(self.cluster, self.named, self.topic))
+        self._answer(lambda: _make_like(self.cluster, self.named, self.topic))
 
     def read_audit_copy(self) -> Batch:
         return self._answer(lambda: committed(self.cluster, self.topic, self.patience_s))
 
     def clear_audit_copy(self, pipeline: str, operator: str) -> None:
         marks = self.marks(pipeline, operator).topic
-        self._answer(lambda: remove_topics(self.cluster, self.topic, marks))
+        self._answer(lambda: _remove_topics(self.cluster, self.topic, marks))
 
     def read(self, marks: Marks) -> list[CommitMark | None]:
         return self._answer(marks.all)
@@ -152,7 +153,6 @@ class TopicOutput:
         return TopicClaim(self, Owner.of(pipeline, operator, store))
 
     def committed(self, pipeline: str, operator: str) -> bool:
-        """Whether any shard has committed messages."""
         marks = self.read(self.marks(pipeline, operator))
         return any(mark is not None and mark.checkpoint > 0 for mark in marks)
 
@@ -286,3 +286,72 @@ class _KafkaWriter(StagedWriter):
                 "with --fresh, which deletes the checkpoints."
             )
         return replace(mark or CommitMark(0, 0), checkpoint=checkpoint)
+
+
+# A separate topic for an audit beside the user's: created like it, read back, removed.
+
+
+def _make_like(cluster: Cluster, topic: str, audit_copy: str) -> None:
+    """Create a topic with as many partitions and replicas as the other; harmless if it exists."""
+    kafka, like = driver(), partitions_of(cluster, topic)
+    copies = max(like.values(), default=-1)
+    new, admin = administration().NewTopic(audit_copy, len(like) or 1, copies), cluster.admin()
+    try:
+        admin.create_topics([new], operation_timeout=ANSWER_S)[audit_copy].result()
+    except kafka.KafkaException as error:
+        if error.args[0].code() != kafka.KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+    while len(partitions_of(cluster, audit_copy)) < (len(like) or 1):
+        time.sleep(0.05)
+
+
+def _remove_topics(cluster: Cluster, *topics: str) -> None:
+    there, admin = [topic for topic in topics if partitions_of(cluster, topic)], cluster.admin()
+    if there:
+        for asked in admin.delete_topics(there, operation_timeout=ANSWER_S).values():
+            asked.result()
+
+
+def committed(cluster: Cluster, topic: str, patience_s: float) -> Batch:
+    """Every message of a topic that is no longer written to: key, value and headers."""
+    messages: list[dict[str, Any]] = []
+    deadline = Deadline(patience_s)
+    with (
+        closing(cluster.consumer(isolation_level="read_uncommitted")) as asking,
+        closing(cluster.consumer(isolation_level="read_committed")) as reading,
+    ):
+        for number in sorted(partitions_of(cluster, topic)):
+            place = driver().TopicPartition(topic, number)
+            _, end = asking.get_watermark_offsets(place, timeout=ANSWER_S)
+            # Brokers report a transaction as committed a little before it is visible everywhere.
+            while reading.get_watermark_offsets(place, timeout=ANSWER_S)[1] < end:
+                _refuse_if_late(deadline, topic)
+            messages += _read(reading, topic, number, end, deadline)
+    return messages
+
+
+def _read(
+    reading: Any, topic: str, number: int, end: int, deadline: Deadline
+) -> list[dict[str, Any]]:
+    kafka, messages, at = driver(), list[dict[str, Any]](), 0
+    reading.assign([kafka.TopicPartition(topic, number, 0)])
+    while at < end:
+        _refuse_if_late(deadline, topic)
+        for message in reading.consume(10_000, timeout=0.1):
+            error = message.error()
+            if error is None:
+                messages.append(
+                    {"key": message.key(), "value": message.value(), "headers": message.headers()}
+                )
+            elif error.code() != kafka.KafkaError._PARTITION_EOF:
+                raise kafka.KafkaException(error)
+            at = max(at, message.offset() + (error is None))
+    return messages
+
+
+def _refuse_if_late(deadline: Deadline, topic: str) -> None:
+    if deadline.passed:
+        raise ConnectorError(
+            f"topic '{topic}' could not be read back to its end. Check that its brokers run and "
+            "that no transaction is left open in it."
+        )

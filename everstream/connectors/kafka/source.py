@@ -9,9 +9,11 @@ partition, records are in order.
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar
 
 import polars as pl
 
@@ -47,8 +49,6 @@ CHUNK = 1000
 
 @dataclass(frozen=True)
 class Reading:
-    """How topics are read: the user's options."""
-
     cluster: Cluster
     topics: tuple[str, ...]
     start: Any
@@ -71,7 +71,6 @@ class Reading:
         return Topics(self.cluster, self.topics, self.committed)
 
     def begin(self) -> KafkaOffset:
-        """Where a run without a checkpoint begins, in all partitions."""
         asking = self.asking()
         offset = asking.begin(self.start, self.stop)
         for topic in asking.compacted():
@@ -88,12 +87,10 @@ class Reading:
         return offset
 
     def consumer(self, on_error: Callable[[Any], None]) -> Any:
-        """A client that reads the partitions it is assigned, and stores no offsets."""
-        settings = self.cluster.settings(
-            group_id=self.group or "everstream",
-            enable_auto_commit=False,
+        return self.cluster.consumer(
+            on_error,
+            **({} if self.group is None else {"group_id": self.group}),
             enable_auto_offset_store=False,
-            enable_partition_eof=True,
             auto_offset_reset="error",
             isolation_level="read_committed" if self.committed else "read_uncommitted",
             # The client's default is to wait a second once it has fetched enough ahead.
@@ -101,10 +98,6 @@ class Reading:
             # How long a commit waits for the group's coordinator; the default is ten minutes.
             coordinator_query_interval_ms=1000,
         )
-        try:
-            return driver().Consumer({**settings, "error_cb": on_error})
-        except driver().KafkaException as error:
-            raise self.cluster.explained(error) from None
 
 
 class KafkaSource(Source[Any]):
@@ -157,8 +150,6 @@ class KafkaSource(Source[Any]):
 
 
 class KafkaReader(Reader):
-    """One shard's partitions."""
-
     def __init__(
         self, reading: Reading, decoder: Decoder, begin: KafkaOffset, shard: int, shards: int
     ) -> None:
@@ -205,7 +196,7 @@ class KafkaReader(Reader):
         self._rejected: list[Rejected] = []
         self._held: list[Any] = []
         """Taken from the client, but too large to be unpacked with those before."""
-        self._look: _Beside[KafkaOffset] | None = None
+        self._look: Future[KafkaOffset] | None = None
         self._look_at_s = 0.0
         self._alarmed = False
         """Whether an error of the brokers was reported and they have not been queried since."""
@@ -261,7 +252,7 @@ class KafkaReader(Reader):
             return None
         batch = Messages(messages)
         if self._times.on:
-            topics, partitions = batch.topics(), batch.partitions()
+            topics, partitions = batch.all("topic"), batch.all("partition")
             each = list(zip(topics, partitions, strict=True)) if len(last) > 1 else []
             self._times.seen(last, each, batch.milliseconds())
         return self._reading.shape.batch(batch, self._decoder, self._rejected)
@@ -274,7 +265,6 @@ class KafkaReader(Reader):
             self._epochs[partition] = epoch
 
     def _last_of_each(self, messages: list[Any]) -> dict[Partition, Any]:
-        """The last message of each partition that has any."""
         if not messages:
             return {}
         if len(self._next) == 1:
@@ -308,7 +298,6 @@ class KafkaReader(Reader):
             self._consumer.incremental_unassign([driver().TopicPartition(*partition)])
 
     def _heed(self, message: Any, error: Any) -> None:
-        """Handle a partition event of the client."""
         partition = (message.topic(), message.partition())
         codes, code = driver().KafkaError, error.code()
         if code == codes._PARTITION_EOF:
@@ -343,9 +332,8 @@ class KafkaReader(Reader):
     def _alarm(self, error: Any) -> None:
         """An error that may be temporary: query the brokers, and fail if it persists."""
         codes = driver().KafkaError
-        if error.fatal() or error.code() in (
-            *(codes._AUTHENTICATION, codes.TOPIC_AUTHORIZATION_FAILED, codes._SSL),
-        ):
+        hopeless = (codes._AUTHENTICATION, codes.TOPIC_AUTHORIZATION_FAILED, codes._SSL)
+        if error.fatal() or error.code() in hopeless:
             raise self._reading.cluster.explained(error)
         if not self._alarmed:
             LOG.warning("%s", self._reading.cluster.explained(error))
@@ -358,8 +346,8 @@ class KafkaReader(Reader):
             if self._steady_s() < self._look_at_s:
                 return
             known, began = self.offset, self._consumer is not None
-            self._look = _Beside(lambda gone_on: self._asked(known, began, gone_on))
-        if not self._look.done:
+            self._look = _beside(lambda gone_on: self._asked(known, began, gone_on))
+        if not self._look.done():
             return
         look, self._look, self._alarmed = self._look.result(), None, False
         new = {p: place for p, place in look.places.items() if p not in self._open}
@@ -418,7 +406,10 @@ class KafkaReader(Reader):
             if self._stable:
                 self._consumer.commit(offsets=self._stable, asynchronous=True)
         except driver().KafkaException as error:
-            LOG.warning("%s", self._reading.cluster.explained(error, ", committing offsets"))
+            self._warn_of_commit(error)
+
+    def _warn_of_commit(self, error: Exception) -> None:
+        LOG.warning("%s", self._reading.cluster.explained(error, ", committing offsets"))
 
     def _commit_last_offsets(self) -> None:
         """Repeat the last commit and wait for it: the one in the background may not have arrived.
@@ -434,14 +425,12 @@ class KafkaReader(Reader):
                 return
             except driver().KafkaException as error:
                 if not deadline.pause():
-                    LOG.warning(
-                        "%s", self._reading.cluster.explained(error, ", committing offsets")
-                    )
+                    self._warn_of_commit(error)
                     return
 
     def close(self) -> None:
         if self._look is not None:
-            self._look.leave()
+            self._look.cancel()
             self._look = None
         if self._consumer is not None:
             self._commit_last_offsets()
@@ -458,33 +447,17 @@ def _together(batches: list[Batch]) -> Batch | None:
     return list(chain.from_iterable(batches))
 
 
-class _Beside(Generic[T]):
-    """A query that runs on its own thread; a caller that no longer wants the answer abandons it."""
+def _beside(question: Callable[[Callable[[], bool]], T]) -> "Future[T]":
+    """The answer to `question(is_wanted)`, asked on its own thread; cancel it if not wanted."""
+    answer: Future[T] = Future()
 
-    def __init__(self, question: Callable[[Callable[[], bool]], T]) -> None:
-        """question: receives a function that returns whether the answer is still wanted."""
-        self._left = threading.Event()
-        self._answered = threading.Event()
-        self._answer: T | None = None
-        self._error: BaseException | None = None
-        # A daemon: a process that ends does not wait for brokers that do not answer.
-        threading.Thread(target=self._ask, args=(question,), daemon=True, name="kafka").start()
+    def ask() -> None:
+        with suppress(InvalidStateError):  # it was cancelled in the meantime
+            try:
+                answer.set_result(question(lambda: not answer.cancelled()))
+            except BaseException as error:  # raised again when the answer is taken
+                answer.set_exception(error)
 
-    def _ask(self, question: Callable[[Callable[[], bool]], T]) -> None:
-        try:
-            self._answer = question(lambda: not self._left.is_set())
-        except BaseException as error:  # raised again when the answer is taken
-            self._error = error
-        self._answered.set()
-
-    @property
-    def done(self) -> bool:
-        return self._answered.is_set()
-
-    def result(self) -> T:
-        if self._error is not None:
-            raise self._error
-        return cast("T", self._answer)
-
-    def leave(self) -> None:
-        self._left.set()
+    # A daemon: a process that ends does not wait for brokers that do not answer.
+    threading.Thread(target=ask, daemon=True, name="kafka").start()
+    return answer

@@ -9,7 +9,7 @@ import polars as pl
 from everstream.connectors.agreed_schema import Agreement
 from everstream.connectors.columns import Columns
 from everstream.connectors.files.parts import owner_of
-from everstream.connectors.lake.sink import Form, LakeWriter, start_fresh
+from everstream.connectors.lake.sink import Form, LakeWriter, discard, notes_of, take_all_out
 from everstream.connectors.lake.source import (
     NOT_YET,
     LakeOffset,
@@ -18,8 +18,7 @@ from everstream.connectors.lake.source import (
     first_offset,
     redistribute_files,
 )
-from everstream.connectors.lake.staging import notes_of
-from everstream.connectors.lake.table import LakeClaim, LakeTable, TableSnapshot
+from everstream.connectors.lake.table import LakeClaim, LakeTable, insisting
 from everstream.connectors.options import at_least_one
 from everstream.connectors.ownership import Owner
 from everstream.connectors.two_way import TwoWay
@@ -27,6 +26,8 @@ from everstream.errors import UserError
 from everstream.pipeline.sink import Delivery, SinkShard, Writer
 from everstream.pipeline.source import Reader
 from everstream.pipeline.types import Row
+
+ROWS_PER_BATCH = 65_536
 
 
 class LakeConnector(TwoWay[Row]):
@@ -80,7 +81,7 @@ class LakeConnector(TwoWay[Row]):
     def _open_reader(self, shard: int, shards: int) -> Reader:
         if self._settled is None:
             self.check()
-        state = None if self._settled is None else self._load(self._settled)
+        state = None if self._settled is None else self._table.load(self._settled)
         if state is None and not self._follow:
             raise UserError(
                 f"nothing to read: there is no {str(self._table).removeprefix('the ')}. Check its "
@@ -100,7 +101,7 @@ class LakeConnector(TwoWay[Row]):
         return redistribute_files(offsets, shards, self._table, self._on_change)
 
     def stopping_point(self) -> int:
-        state = self._load(self._version)
+        state = self._table.load(self._version)
         return NOT_YET if state is None else state.version
 
     def unread(self, offsets: Sequence[LakeOffset], point: int) -> str | None:
@@ -115,7 +116,7 @@ class LakeConnector(TwoWay[Row]):
 
         A table that does not exist yet is fine: a sink creates it.
         """
-        state = self._load(self._version)
+        state = self._table.load(self._version)
         if state is None:
             return
         self._settled = state.version
@@ -125,9 +126,6 @@ class LakeConnector(TwoWay[Row]):
             raise UserError(
                 f"{self._table} has no column {', '.join(missing)}; it has {', '.join(self._known)}."
             )
-
-    def _load(self, version: Any) -> TableSnapshot | None:
-        return self._table.load(version)
 
     def column_names(self) -> list[str] | None:
         if self._columns is not None:
@@ -146,7 +144,22 @@ class LakeConnector(TwoWay[Row]):
         return {**super().describe_output(), "table": str(self._table)}
 
     def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
-        start_fresh(self._table, pipeline, operator, store, replace)
+        table, owner = self._table, owner_of(pipeline, operator)
+        claim = LakeClaim(table, Owner.of(pipeline, operator, store))
+        claim.check()
+        state = table.load()
+        if state is not None and state.has_output(owner) and not replace:
+            raise UserError(
+                f"{table} already holds rows of pipeline '{pipeline}', operator '{operator}', from "
+                "an earlier run. Name another table, or use --fresh, which deletes them."
+            )
+        if state is not None:
+            claim.take()
+        notes = notes_of(store, operator)
+        for name in notes.pendings(owner):
+            discard(table, notes, name, state)
+        insisting(table, lambda: take_all_out(table, owner))
+        Agreement(pipeline, operator, store).forget()
 
     def before_resume(self, pipeline: str, operator: str, store: str) -> None:
         state = self._table.load()

@@ -5,49 +5,247 @@ deltalake refuses a version if another writer has changed its application transa
 The log's own files list what each version added and removed; deltalake gives only the sum of them.
 """
 
+import json
+import math
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import polars as pl
 import pyarrow as pa
 from pyarrow import fs as arrow_fs
 from pyarrow import parquet
 
-from everstream.connectors.lake.connector import LakeConnector
-from everstream.connectors.lake.delta_state import (
-    LOG,
-    MOST_SHARDS,
-    DeltaState,
-    apps_of,
-    delta_kind,
-    entry_of,
-    partition_column,
-    partition_text,
-    stats_of,
-)
+from everstream.connectors.columns import as_arrow
+from everstream.connectors.lake.connector import ROWS_PER_BATCH, LakeConnector
 from everstream.connectors.lake.source import OnChange
 from everstream.connectors.lake.table import (
     MARK,
+    Change,
     Conflict,
     HistoryLost,
     LakeFile,
     LakeTable,
+    Standing,
     TableMark,
     TableSnapshot,
-    as_ours,
     in_form,
     sync_path,
 )
 from everstream.errors import UserError
 from everstream.extras import extra
 from everstream.state.storage import folders
+
+COLUMNS_WITH_STATS = 32
+LONGEST_TEXT = 32
+
+
+def partition_text(value: Any) -> str | None:
+    """A partition value as the log has it; an empty text means None there."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S.%f")
+    return str(value)
+
+
+def partition_column(name: str, text: str | None, kind: pl.DataType) -> pl.Expr:
+    """A column with one value, from the text in the log."""
+    if not text:
+        return pl.lit(None, kind).alias(name)
+    if kind == pl.Boolean:
+        return pl.lit(text == "true").alias(name)
+    if kind == pl.Date:
+        return pl.lit(date.fromisoformat(text)).alias(name)
+    if isinstance(kind, pl.Datetime):
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        if kind.time_zone and moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return pl.lit(moment).cast(kind).alias(name)
+    return pl.lit(text).cast(kind).alias(name)
+
+
+def stats_of(frame: pl.DataFrame) -> str:
+    """Statistics that let a reader skip a file: the number of rows, and the range of each column."""
+    columns = frame.select(frame.columns[:COLUMNS_WITH_STATS])
+    known = [name for name in columns.columns if _has_order(columns[name])]
+    least, greatest = columns.select(known).min(), columns.select(known).max()
+    nulls = columns.null_count().row(0, named=True) if columns.width else {}
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    for name in known:
+        first, last = _bound(least[name][0], False), _bound(greatest[name][0], True)
+        if first is not None and last is not None:
+            low[name], high[name] = first, last
+    flat = {n: c for n, c in nulls.items() if not columns.schema[n].is_nested()}
+    return json.dumps(
+        {"numRecords": frame.height, "minValues": low, "maxValues": high, "nullCount": flat}
+    )
+
+
+def _has_order(column: pl.Series) -> bool:
+    if column.dtype.is_float():
+        return not column.is_nan().any()
+    return column.dtype.is_integer() or column.dtype in (pl.String, pl.Date, pl.Datetime)
+
+
+def _bound(value: Any, upper: bool) -> Any:
+    """As JSON; None if it cannot be expressed exactly."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, str):
+        return value if len(value) <= LONGEST_TEXT else None
+    if isinstance(value, datetime):
+        # Statistics have milliseconds: round outwards, so that no value is outside.
+        over = value.microsecond % 1000
+        value -= timedelta(microseconds=over)
+        if upper and over:
+            value += timedelta(milliseconds=1)
+        return (
+            value.strftime("%Y-%m-%dT%H:%M:%S.")
+            + f"{value.microsecond // 1000:03d}"
+            + ("Z" if value.tzinfo else "")
+        )
+    return value.isoformat() if isinstance(value, date) else value
+
+
+LOG = "_delta_log"
+MOST_SHARDS = 256
+READABLE = frozenset({"timestampNtz", "appendOnly", "invariants", "checkConstraints"})
+"""Features a table may use and still be readable here; others need more than Parquet."""
+
+RULES = frozenset({"delta.invariants", "delta.generationExpression", "delta.identity.start"})
+
+
+class DeltaState(TableSnapshot):
+    def __init__(self, place: str, fs: Any, table: Any) -> None:
+        self.place = place
+        self.fs = fs
+        self.table = table
+        self.version = int(table.version())
+
+    def schema(self) -> pl.Schema:
+        arrow = pa.schema(self.table.schema().to_arrow())
+        return pl.DataFrame(pl.from_arrow(arrow.empty_table())).schema
+
+    def partition_by(self) -> list[str]:
+        return list(self.table.metadata().partition_columns)
+
+    def required(self) -> list[str]:
+        return [field.name for field in self.table.schema().fields if not field.nullable]
+
+    def refuse_writing(self) -> None:
+        settings = self.table.metadata().configuration
+        rules = [name for name in settings if name.startswith("delta.constraints.")]
+        if settings.get("delta.columnMapping.mode", "none") != "none":
+            rules.append("column mapping")
+        for field in self.table.schema().fields:
+            rules += [
+                f"{name} of column '{field.name}'" for name in field.metadata if name in RULES
+            ]
+        if rules:
+            raise UserError(
+                f"{self.place} has constraints that this sink cannot enforce: {', '.join(rules)}. "
+                "Write to a table without them."
+            )
+
+    def paths(self) -> set[str]:
+        actions = pa.table(self.table.get_add_actions())
+        return {unquote(path) for path in actions.column("path").to_pylist()}
+
+    def files(self) -> list[LakeFile]:
+        self._refuse_features()
+        # The struct of partition values has their types; a file of the log has them as text.
+        actions = pl.DataFrame(pl.from_arrow(pa.table(self.table.get_add_actions())))
+        keys = self.partition_by()
+        files = [
+            LakeFile(
+                unquote(row["path"]),
+                row["size_bytes"],
+                row["num_records"] or 0,
+                {"partition": {k: partition_text(row["partition"][k]) for k in keys}, "stats": ""},
+            )
+            for row in actions.iter_rows(named=True)
+        ]
+        return sorted(files, key=lambda file: file.path)
+
+    def _refuse_features(self) -> None:
+        protocol = self.table.protocol()
+        features = set(protocol.reader_features or ()) - READABLE
+        mapped = self.table.metadata().configuration.get("delta.columnMapping.mode", "none")
+        if mapped == "none":
+            features -= {"columnMapping"}
+        if features:
+            raise UserError(
+                f"{self.place} uses {', '.join(sorted(features))}, which this source cannot read. "
+                "Read it with Spark: es.SparkDataFrame, or drop the feature from the table."
+            )
+
+    def standing(self, owner: str, shard: int) -> Standing:
+        checkpoint, generation = (
+            self.table.transaction_version(app) or 0 for app in apps_of(owner, shard)
+        )
+        return Standing(checkpoint, generation)
+
+    def shards(self, owner: str) -> list[int]:
+        none = Standing()
+        return [shard for shard in range(MOST_SHARDS) if self.standing(owner, shard) != none]
+
+    def history(self) -> Iterator[Change]:
+        for version in range(self.version, -1, -1):
+            yield self._change(version)
+
+    def changes_after(self, version: int) -> Iterator[Change]:
+        for later in range(version + 1, self.version + 1):
+            yield self._change(later)
+
+    def _change(self, version: int) -> Change:
+        try:
+            with self.fs.open_input_file(entry_of(version)) as file:
+                lines = bytes(file.read()).splitlines()
+        except OSError:
+            raise HistoryLost(
+                f"version {version} is no longer in its log, which was cleaned up."
+            ) from None
+        added: list[LakeFile] = []
+        removed: list[str] = []
+        mark: TableMark | None = None
+        for line in lines:
+            ((kind, what),) = json.loads(line).items()
+            if kind == "commitInfo":
+                mark = TableMark.parse(what.get(MARK))
+            elif kind == "add" and what.get("dataChange", True):
+                if what.get("deletionVector"):
+                    removed.append(unquote(what["path"]))
+                added.append(_added(what))
+            elif kind == "remove" and what.get("dataChange", True):
+                removed.append(unquote(what["path"]))
+        return Change(version, tuple(added), tuple(removed), mark)
+
+
+def entry_of(version: int) -> str:
+    return f"{LOG}/{version:020d}.json"
+
+
+def _added(what: dict[str, Any]) -> LakeFile:
+    rows = json.loads(what["stats"]).get("numRecords", 0) if what.get("stats") else 0
+    details = {"partition": what.get("partitionValues") or {}, "stats": ""}
+    return LakeFile(unquote(what["path"]), what["size"], rows, details)
+
+
+def apps_of(owner: str, shard: int) -> tuple[str, str]:
+    """The application transactions of a shard: its checkpoint, and its generation."""
+    app = f"everstream/{owner}/{shard}"
+    return app, f"{app}/generation"
+
 
 NOTES = "_everstream"
 """A folder whose name starts with _ is not part of a table, and a vacuum ignores it."""
@@ -56,24 +254,23 @@ BYTES_PER_WRITE = 8 << 20
 
 
 def deltalake() -> Any:
-    """The module, or a UserError that explains how to install it."""
     with extra("delta"):
         import deltalake
     return deltalake
 
 
 class DeltaTable(LakeTable):
-    """One table, by its path or URL."""
-
     format = "Delta Lake"
     relative = True
     empty_partition_is_null = True
+    removed_by = "a vacuum removed it before it was read. Keep files"
 
     def __init__(self, uri: str | os.PathLike[str], options: Mapping[str, str] | None) -> None:
         place = os.fspath(uri)
         self.is_local = "://" not in place or place.startswith("file://")
         self.uri = os.path.abspath(place.removeprefix("file://")) if self.is_local else place
         self._options = {name: str(value) for name, value in (options or {}).items()} or None
+        self.secrets = list((self._options or {}).values())
         self._mine = threading.local()
 
     def __str__(self) -> str:
@@ -95,9 +292,6 @@ class DeltaTable(LakeTable):
     def __setstate__(self, fields: dict[str, Any]) -> None:
         self.__dict__.update(fields)
         self._mine = threading.local()
-
-    def problem(self, error: Exception, doing: str) -> Exception:
-        return as_ours(error, self, list((self._options or {}).values()), doing)
 
     def load(self, version: Any = None) -> DeltaState | None:
         library = deltalake()
@@ -145,14 +339,13 @@ class DeltaTable(LakeTable):
     def create(self, schema: pl.Schema, partition_by: Sequence[str]) -> None:
         library = deltalake()
         for name in partition_by:
-            if name not in schema:
-                raise UserError(f"partition_by= names '{name}', but the rows have no such column.")
-            if not _can_partition(schema[name]):
+            kind = schema[name]
+            if not (kind.is_integer() or kind in (pl.String, pl.Boolean, pl.Date)):
                 raise UserError(
-                    f"partition_by= names '{name}' of type {schema[name]}: partition by text, "
+                    f"partition_by= names '{name}' of type {kind}: partition by text, "
                     "whole numbers, booleans or dates."
                 )
-        arrow = _arrow(schema.to_frame()).schema
+        arrow = as_arrow(schema.to_frame()).schema
         try:
             library.DeltaTable.create(
                 self.uri,
@@ -168,16 +361,13 @@ class DeltaTable(LakeTable):
     def add_columns(self, state: TableSnapshot, schema: pl.Schema) -> None:
         assert isinstance(state, DeltaState)
         library = deltalake()
-        fields = library.Schema.from_arrow(_arrow(schema.to_frame()).schema).fields
+        fields = library.Schema.from_arrow(as_arrow(schema.to_frame()).schema).fields
         try:
             state.table.alter.add_columns(fields)
         except library.exceptions.CommitFailedError:
             raise Conflict from None
         except library.exceptions.DeltaError as error:
             raise self.problem(error, "add columns to") from None
-
-    def kind(self, kind: pl.DataType) -> pl.DataType | None:
-        return delta_kind(kind)
 
     def write(
         self,
@@ -205,7 +395,7 @@ class DeltaTable(LakeTable):
                 folders.make_folders(Path(self.uri, path).parent)
             with self._writing(path) as file:
                 parquet.write_table(
-                    _arrow(rows), file, compression="zstd", row_group_size=ROWS_PER_GROUP
+                    as_arrow(rows), file, compression="zstd", row_group_size=ROWS_PER_GROUP
                 )
                 size_bytes = file.tell()
         except OSError as error:
@@ -218,12 +408,6 @@ class DeltaTable(LakeTable):
     def _writing(self, path: str) -> Any:
         """A new file. Buffered, because the raw file takes bytes but not Arrow's buffers."""
         return pa.BufferedOutputStream(self.fs.open_output_stream(path), BYTES_PER_WRITE)
-
-    def _reading(self, path: str) -> Any:
-        """Opens a file in the fastest way."""
-        if self.is_local:
-            return pa.OSFile(f"{self.uri}/{path}")
-        return self.fs.open_input_file(path)
 
     def delete(self, path: str) -> None:
         if self.size_of(path) is not None:
@@ -300,7 +484,9 @@ class DeltaTable(LakeTable):
         ]
         inside = [name for name in schema if name not in values]
         try:
-            with self._reading(file.path) as source:
+            path = f"{self.uri}/{file.path}"  # Arrow reads a local file fastest
+            opened = pa.OSFile(path) if self.is_local else self.fs.open_input_file(file.path)
+            with opened as source:
                 whole = parquet.ParquetFile(source)
                 there = [name for name in inside if name in whole.schema_arrow.names]
                 for group in range(whole.num_row_groups):
@@ -310,13 +496,7 @@ class DeltaTable(LakeTable):
                         frame = pl.DataFrame(height=whole.metadata.row_group(group).num_rows)
                     yield in_form(frame.with_columns(constants), schema)
         except (OSError, pa.ArrowException) as error:
-            if self.size_of(file.path) is None:
-                raise HistoryLost(
-                    f"{self}: the data file '{file.path}' is missing: a vacuum removed it before it "
-                    "was read. Keep files for longer than the pipeline may be down, or start "
-                    "over with --fresh, which deletes the output."
-                ) from None
-            raise self.problem(error, f"read '{file.path}' of") from None
+            raise self.unreadable(file, error) from None
 
     def read_note(self, name: str) -> str | None:
         path = f"{NOTES}/{name}"
@@ -340,18 +520,6 @@ class DeltaTable(LakeTable):
 
 def _folder(text: str | None) -> str:
     return "__HIVE_DEFAULT_PARTITION__" if text is None else quote(text, safe="")
-
-
-def _can_partition(kind: pl.DataType) -> bool:
-    return kind.is_integer() or kind in (pl.String, pl.Boolean, pl.Date)
-
-
-def _arrow(frame: pl.DataFrame) -> pa.Table:
-    """Converts to types that every reader of Parquet knows."""
-    return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
-
-
-ROWS_PER_BATCH = 65_536
 
 
 class Delta(LakeConnector):

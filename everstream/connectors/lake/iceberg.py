@@ -5,51 +5,244 @@ outlives the snapshots it came with. Each of our commits makes a snapshot, even 
 nothing: the catalog accepts a commit only if the snapshot it is based on is still the newest, and
 that keeps two commits apart. pyiceberg would retry a commit without asking; it must not, because a
 retry must read the mark again first.
+
+pyiceberg describes a file with its own objects. Pending files in a store must be readable by a later
+version of it, so files are kept as plain values (`described`, `restored`).
 """
 
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from contextlib import contextmanager
+from datetime import date, datetime, time
+from decimal import Decimal
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
+from uuid import UUID
 
 import polars as pl
 import pyarrow as pa
 
-from everstream.connectors.lake.connector import LakeConnector
-from everstream.connectors.lake.iceberg_state import (
-    IcebergState,
-    described,
-    iceberg_kind,
-    restored,
-    standing_name,
-)
+from everstream.connectors.columns import as_arrow
+from everstream.connectors.lake.connector import ROWS_PER_BATCH, LakeConnector
 from everstream.connectors.lake.source import OnChange
 from everstream.connectors.lake.table import (
     MARK,
+    Change,
     Conflict,
     HistoryLost,
     LakeFile,
     LakeTable,
+    Standing,
     TableMark,
     TableSnapshot,
-    as_ours,
     in_form,
     insisting,
     sync_path,
     without_secrets,
 )
-from everstream.errors import EverstreamError, UserError
+from everstream.errors import ConnectorError, EverstreamError, UserError
 from everstream.extras import extra
 from everstream.pipeline.exact import Kind, parts_of
+
+_COUNTS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
+_BOUNDS = ("lower_bounds", "upper_bounds")
+_FROM_TEXT = {
+    "date": date.fromisoformat,
+    "datetime": datetime.fromisoformat,
+    "time": time.fromisoformat,
+    "Decimal": Decimal,
+    "UUID": UUID,
+    "bytes": bytes.fromhex,
+}
+
+
+def described(file: Any, spec_id: int) -> LakeFile:
+    """What pyiceberg knows of a data file."""
+    details: dict[str, Any] = {
+        "spec": spec_id,
+        "partition": [_plain(value) for value in file.partition._data],
+        "splits": list(file.split_offsets or []),
+    }
+    for name in _COUNTS:
+        details[name] = {str(k): v for k, v in (getattr(file, name) or {}).items()}
+    for name in _BOUNDS:
+        details[name] = {str(k): bytes(v).hex() for k, v in (getattr(file, name) or {}).items()}
+    return LakeFile(file.file_path, file.file_size_in_bytes, file.record_count, details)
+
+
+def restored(file: LakeFile) -> Any:
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+
+    details = file.details
+    counts: dict[str, Any] = {
+        name: {int(k): v for k, v in details[name].items()} for name in _COUNTS
+    }
+    bounds: dict[str, Any] = {
+        name: {int(k): bytes.fromhex(v) for k, v in details[name].items()} for name in _BOUNDS
+    }
+    made = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=file.path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(*(_value(plain) for plain in details["partition"])),
+        record_count=file.rows,
+        file_size_in_bytes=file.size_bytes,
+        split_offsets=details["splits"] or None,
+        sort_order_id=None,
+        equality_ids=None,
+        key_metadata=None,
+        **counts,
+        **bounds,
+    )
+    made.spec_id = details["spec"]
+    return made
+
+
+def _plain(value: Any) -> Any:
+    """A partition value in JSON; other types come with the name of the type."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    name = type(value).__name__
+    if name in ("date", "datetime", "time"):
+        return [name, value.isoformat()]
+    if name == "bytes":
+        return [name, value.hex()]
+    if name in _FROM_TEXT:
+        return [name, str(value)]
+    raise ConnectorError(
+        f"a partition value of type {name} cannot be saved: partition the table by another column."
+    )
+
+
+def _value(plain: Any) -> Any:
+    if not isinstance(plain, list):
+        return plain
+    name, text = plain
+    return _FROM_TEXT[name](text)
+
+
+STANDING = "everstream.mark."
+
+
+class IcebergState(TableSnapshot):
+    """A snapshot of an Iceberg table; version 0 is the table before its first one."""
+
+    def __init__(self, place: str, table: Any, snapshot: Any) -> None:
+        self.place = place
+        self.table = table
+        self.snapshot = snapshot
+        self.version = 0 if snapshot is None else int(snapshot.snapshot_id)
+
+    def schema(self) -> pl.Schema:
+        schema = self.table.schema()
+        current = self.table.current_snapshot()
+        if self.snapshot is not None and current is not None and self.snapshot != current:
+            schema = self.table.schemas().get(self.snapshot.schema_id, schema)
+        return pl.DataFrame(pl.from_arrow(schema.as_arrow().empty_table())).schema
+
+    def partition_by(self) -> list[str]:
+        schema = self.table.schema()
+        return [schema.find_column_name(field.source_id) for field in self.table.spec().fields]
+
+    def required(self) -> list[str]:
+        return [field.name for field in self.table.schema().fields if field.required]
+
+    def refuse_writing(self) -> None:
+        """The only constraints of an Iceberg table are required columns."""
+
+    def _tasks(self) -> list[Any]:
+        if self.snapshot is None:
+            return []
+        return list(self.table.scan(snapshot_id=self.version).plan_files())
+
+    def paths(self) -> set[str]:
+        return {task.file.file_path for task in self._tasks()}
+
+    def files(self) -> list[LakeFile]:
+        tasks = self._tasks()
+        if any(task.delete_files for task in tasks):
+            raise UserError(
+                f"{self.place} has files with deleted rows, which this source cannot "
+                "read. Compact it first, or read it with Spark: es.SparkDataFrame."
+            )
+        files = [described(task.file, task.file.spec_id) for task in tasks]
+        return sorted(files, key=lambda file: file.path)
+
+    def standing(self, owner: str, shard: int) -> Standing:
+        text = self.table.properties.get(standing_name(owner, shard))
+        if text is None:
+            return Standing()
+        checkpoint, generation = text.split()
+        return Standing(int(checkpoint), int(generation))
+
+    def shards(self, owner: str) -> list[int]:
+        prefix = standing_name(owner, "")
+        names = [name for name in self.table.properties if name.startswith(prefix)]
+        return sorted(int(name.removeprefix(prefix)) for name in names)
+
+    def _ancestors(self) -> Iterator[Any]:
+        """The snapshots from this one back to the first; HistoryLost where they end early."""
+        snapshot = self.snapshot
+        while snapshot is not None:
+            yield snapshot
+            parent = snapshot.parent_snapshot_id
+            if parent is None:
+                self._require_first(snapshot)
+                return
+            snapshot = self.table.snapshot_by_id(parent)
+        if self.snapshot is not None:
+            raise HistoryLost(f"snapshot {parent} has expired.")
+
+    def _require_first(self, snapshot: Any) -> None:
+        """When a snapshot expires, the next one may lose its parent and look like the first."""
+        manifests = snapshot.manifests(self.table.io)
+        inherited = any(m.added_snapshot_id != snapshot.snapshot_id for m in manifests)
+        if inherited or (snapshot.sequence_number or 0) > 1:
+            raise HistoryLost(f"what came before snapshot {snapshot.snapshot_id} has expired.")
+
+    def history(self) -> Iterator[Change]:
+        for snapshot in self._ancestors():
+            yield self._change(snapshot)
+
+    def changes_after(self, version: int) -> Iterator[Change]:
+        later: list[Any] = []
+        for snapshot in self._ancestors():
+            if snapshot.snapshot_id == version:
+                break
+            later.append(snapshot)
+        else:
+            if version > 0:
+                raise HistoryLost(f"snapshot {version} is no longer a part of its history.")
+        for snapshot in reversed(later):
+            yield self._change(snapshot)
+
+    def _change(self, snapshot: Any) -> Change:
+        added: list[LakeFile] = []
+        removed: list[str] = []
+        operation = snapshot.summary.operation.value
+        for manifest in [] if operation == "replace" else snapshot.manifests(self.table.io):
+            if manifest.added_snapshot_id != snapshot.snapshot_id:
+                continue
+            for entry in manifest.fetch_manifest_entry(self.table.io, discard_deleted=False):
+                if entry.status.name == "DELETED" or manifest.content.name == "DELETES":
+                    removed.append(entry.data_file.file_path)
+                elif entry.status.name == "ADDED":
+                    added.append(described(entry.data_file, manifest.partition_spec_id))
+        mark = TableMark.parse(snapshot.summary.additional_properties.get(MARK))
+        return Change(int(snapshot.snapshot_id), tuple(added), tuple(removed), mark)
+
+
+def standing_name(owner: str, shard: int | str) -> str:
+    return f"{STANDING}{owner}/{shard}"
+
 
 NOTE = "everstream.note."
 NO_RETRIES = {"commit.retry.num-retries": "0"}
 
 
 def pyiceberg() -> Any:
-    """The module, or a UserError that explains how to install it."""
     with extra("iceberg"):
         import pyiceberg.catalog
         import pyiceberg.exceptions
@@ -59,9 +252,12 @@ def pyiceberg() -> Any:
 
 
 class IcebergTable(LakeTable):
-    """One table, by its name in a catalog."""
-
     format = "Iceberg"
+    kept_as: ClassVar = {
+        **LakeTable.kept_as,
+        **dict.fromkeys((pl.Int8, pl.Int16, pl.UInt8), pl.Int32()),
+    }
+    removed_by = "its snapshot expired before it was read. Keep snapshots"
 
     def __init__(self, name: str, catalog: str | Mapping[str, str]) -> None:
         self.name = name
@@ -69,6 +265,7 @@ class IcebergTable(LakeTable):
         given = {} if isinstance(catalog, str) else dict(catalog)
         given.pop("name", None)
         self._properties = {key: str(value) for key, value in given.items()}
+        self.secrets = [value for key, value in self._properties.items() if key != "type"]
 
     def __str__(self) -> str:
         return f"the Iceberg table '{self.name}'"
@@ -84,7 +281,7 @@ class IcebergTable(LakeTable):
                 return library.catalog.load_catalog(self._catalog_name, **self._properties)
             except ValueError as error:
                 raise UserError(
-                    f"the catalog of {self} cannot be used: {without_secrets(error, self._secrets)}. Give its "
+                    f"the catalog of {self} cannot be used: {without_secrets(error, self.secrets)}. Give its "
                     "properties, for example catalog={'type': 'sql', 'uri': 'sqlite:///c.db', "
                     "'warehouse': 'file:///lake'}."
                 ) from None
@@ -93,13 +290,6 @@ class IcebergTable(LakeTable):
                 if not tries_left:
                     raise self.problem(error, "open the catalog of") from None
         raise AssertionError
-
-    @property
-    def _secrets(self) -> list[str]:
-        return [value for name, value in self._properties.items() if name != "type"]
-
-    def problem(self, error: Exception, doing: str) -> EverstreamError:
-        return as_ours(error, self, self._secrets, doing)
 
     def _loaded(self) -> Any:
         errors = pyiceberg().exceptions
@@ -139,10 +329,7 @@ class IcebergTable(LakeTable):
 
     def create(self, schema: pl.Schema, partition_by: Sequence[str]) -> None:
         library = pyiceberg()
-        for name in partition_by:
-            if name not in schema:
-                raise UserError(f"partition_by= names '{name}', but the rows have no such column.")
-        arrow = _arrow(schema.to_frame()).schema
+        arrow = as_arrow(schema.to_frame()).schema
         already = (
             library.exceptions.TableAlreadyExistsError,
             library.exceptions.CommitFailedException,
@@ -167,13 +354,20 @@ class IcebergTable(LakeTable):
     def add_columns(self, state: TableSnapshot, schema: pl.Schema) -> None:
         assert isinstance(state, IcebergState)
         with self._committing("add columns to"), state.table.update_schema() as update:
-            update.union_by_name(_arrow(schema.to_frame()).schema)
+            update.union_by_name(as_arrow(schema.to_frame()).schema)
 
-    def _committing(self, doing: str) -> "_Committing":
-        return _Committing(self, doing)
-
-    def kind(self, kind: pl.DataType) -> pl.DataType | None:
-        return iceberg_kind(kind)
+    @contextmanager
+    def _committing(self, doing: str) -> Iterator[None]:
+        """Turns what a refused commit raises into a Conflict."""
+        errors = pyiceberg().exceptions
+        try:
+            yield
+        except (EverstreamError, Conflict):
+            raise
+        except (errors.CommitFailedException, errors.ValidationException):
+            raise Conflict from None
+        except Exception as error:
+            raise self._explained(error, doing) from None
 
     def lost(self, values: pl.Series) -> pl.Series | None:
         # pyiceberg writes and reads a list of structs that is None as an empty one.
@@ -192,7 +386,7 @@ class IcebergTable(LakeTable):
         assert isinstance(state, IcebergState)
         written = pyiceberg().io.pyarrow._dataframe_to_data_files(
             state.table.metadata,
-            _arrow(frame),
+            as_arrow(frame),
             io=_Noting(state.table.io, note),
             write_uuid=stem,
             counter=itertools.count(0),
@@ -286,13 +480,7 @@ class IcebergTable(LakeTable):
             for batch in scan.to_record_batches([FileScanTask(restored(file))]):
                 yield in_form(pl.DataFrame(pl.from_arrow(pa.Table.from_batches([batch]))), schema)
         except OSError as error:
-            if self.size_of(file.path) is None:
-                raise HistoryLost(
-                    f"{self}: the data file '{file.path}' is missing: its snapshot expired before it "
-                    "was read. Keep snapshots for longer than the pipeline may be down, or start "
-                    "over with --fresh, which deletes the output."
-                ) from None
-            raise self.problem(error, f"read '{file.path}' of") from None
+            raise self.unreadable(file, error) from None
 
     def read_note(self, name: str) -> str | None:
         state = self.load()
@@ -312,26 +500,6 @@ class IcebergTable(LakeTable):
                 transaction.set_properties({NOTE + name: text})
 
 
-class _Committing:
-    """Turns what a refused commit raises into a Conflict."""
-
-    def __init__(self, table: IcebergTable, doing: str) -> None:
-        self._table = table
-        self._doing = doing
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if error is None or isinstance(error, EverstreamError | Conflict):
-            return
-        errors = pyiceberg().exceptions
-        if isinstance(error, errors.CommitFailedException | errors.ValidationException):
-            raise Conflict from None
-        if isinstance(error, Exception):
-            raise self._table._explained(error, self._doing) from None
-
-
 class _Noting:
     """A FileIO that reports the name of each file before creating it."""
 
@@ -345,11 +513,6 @@ class _Noting:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._io, name)
-
-
-def _arrow(frame: pl.DataFrame) -> pa.Table:
-    """Converts to types that every reader of Parquet knows."""
-    return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
 def _has_structs(kind: Kind) -> bool:
@@ -374,9 +537,6 @@ def _is_local(path: str) -> bool:
 def _sync(path: str, levels: int = 1) -> None:
     if _is_local(path):
         sync_path(os.path.abspath(path.removeprefix("file:").replace("//", "/")), levels)
-
-
-ROWS_PER_BATCH = 65_536
 
 
 class Iceberg(LakeConnector):

@@ -6,19 +6,24 @@ committed are cleaned up by it. The commit adds the files and advances the shard
 version of the table. A checkpoint that the mark has reached is never committed again. The mark also
 has the generation, so a writer that was replaced is refused, even in the middle of a commit. Rolling
 back to an older checkpoint removes the files that our later versions had added.
+
+The note is written before the files, with their names, so that no file is ever orphaned, and again
+when they are complete, with everything the commit needs. A note is trusted only if it names data
+files that we wrote for its own shard and token, inside the table, and in a signed store only with
+its signature. So a forged note cannot make us delete or commit other files.
 """
 
+import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import polars as pl
 
-from everstream.connectors.agreed_schema import Agreement
 from everstream.connectors.columns import Columns, ColumnsWriter, Format, Takes, fixed, in_kinds
-from everstream.connectors.files.parts import PartFolder, PendingName, owner_of, require_permit
-from everstream.connectors.lake.staging import Staged, discard, notes_of, stem_of
+from everstream.connectors.files.filesystem import sync_file, sync_folder
+from everstream.connectors.files.parts import PartFolder, PendingName, require_permit
 from everstream.connectors.lake.table import (
     HistoryLost,
     LakeClaim,
@@ -36,6 +41,123 @@ from everstream.pipeline.batch import Batch
 from everstream.pipeline.exact import Kind, is_open, nulls, shown, together
 from everstream.pipeline.sink import Committable, Permit, SinkShard
 from everstream.state.saved import Saved
+from everstream.state.signing import Forged
+
+
+def notes_of(store: str, operator: str) -> PartFolder:
+    return PartFolder.in_store(store, "staged", operator, ".json")
+
+
+@dataclass(frozen=True)
+class Staged:
+    """The content of a note: the files of one checkpoint, or the names they were going to have."""
+
+    checkpoint: int
+    files: tuple[LakeFile, ...] | None
+    paths: tuple[str, ...]
+
+    def as_bytes(self) -> bytes:
+        files = None if self.files is None else [asdict(file) for file in self.files]
+        return json.dumps(
+            {"checkpoint": self.checkpoint, "files": files, "paths": self.paths}
+        ).encode()
+
+    @staticmethod
+    def read(table: LakeTable, folder: PartFolder, name: PendingName) -> "Staged | None":
+        """None without a whole note: its checkpoint never counted. Raises if it is not trusted."""
+        path = folder.path_of(name)
+        try:
+            data: bytes = folder.fs.cat_file(path)
+            if folder.key is not None and data:
+                data = folder.key.opened(folder.signed_as(name), data)
+            fields = json.loads(data)
+        except FileNotFoundError:
+            return None
+        except Forged as error:
+            raise ConnectorError(
+                f"the note '{path}' of uncommitted output is not trusted: {error.message}. It was "
+                "written by an earlier version, which did not sign notes, or without the key of the "
+                "store. Let that version finish the run, or remove the note and go "
+                "back to a checkpoint before it with `everstream rewind`."
+            ) from error
+        except ValueError:
+            return None
+        files = fields["files"]
+        staged = Staged(
+            fields["checkpoint"],
+            None if files is None else tuple(LakeFile(**file) for file in files),
+            tuple(fields["paths"]),
+        )
+        for named in (*staged.paths, *(file.path for file in staged.files or ())):
+            if not _is_of(table, named, name, staged.checkpoint):
+                raise ConnectorError(
+                    f"the note '{path}' names '{named}', which is not a data file of this sink: nothing "
+                    "is deleted or committed. The note was not written by this sink: remove it, and go "
+                    "back to a checkpoint before it with `everstream rewind`."
+                )
+        return staged
+
+    def write(self, folder: PartFolder, name: PendingName, durable: bool) -> None:
+        path = folder.path_of(name)
+        try:
+            with folder.begin(name) as file:
+                data = self.as_bytes()
+                if folder.key is not None:
+                    file.write(folder.key.head(folder.signed_as(name), data))
+                file.write(data)
+            if durable:
+                sync_file(folder.fs, path)
+                sync_folder(folder.fs, folder.pending_path)
+        except OSError as error:
+            raise ConnectorError(f"cannot write '{path}': {error}.") from error
+
+
+def stem_of(name: PendingName, checkpoint: int) -> str:
+    """Part of the name of every data file of one checkpoint; the token makes it unique."""
+    return f"everstream-{name.shard:04d}-{checkpoint:08d}-{name.token}"
+
+
+def _is_of(table: LakeTable, path: object, name: PendingName, checkpoint: object) -> bool:
+    """Whether this can be a data file of that note: with its name, and inside the table."""
+    if not isinstance(path, str) or not isinstance(checkpoint, int):
+        return False
+    *folders, file = path.split("/")
+    if table.relative and (path.startswith("/") or "://" in path):
+        return False
+    return stem_of(name, checkpoint) in file and not {".", ".."} & {*folders}
+
+
+def discard(
+    table: LakeTable, notes: PartFolder, name: PendingName, state: TableSnapshot | None
+) -> None:
+    """Delete uncommitted files and their note; of an untrusted note, only the note itself."""
+    try:
+        staged = Staged.read(table, notes, name)
+    except ConnectorError:  # torn by a crash, or forged: nothing that it names is touched
+        staged = None
+    if staged is not None and not _was_committed(state, name, staged):
+        for path in staged.paths:
+            table.delete(path)
+    notes.remove(name)
+
+
+def _was_committed(state: TableSnapshot | None, name: PendingName, staged: Staged) -> bool:
+    """Whether a version has added these files; also if that is unknown, because a vacuum can clean up."""
+    if state is None or state.standing(name.owner, name.shard).checkpoint < staged.checkpoint:
+        return False
+    try:
+        for change in state.history():
+            mark = change.mark
+            if mark is None or mark.owner != name.owner or mark.shard not in (None, name.shard):
+                continue
+            if not {file.path for file in change.added}.isdisjoint(staged.paths):
+                return True
+            if mark.shard is None or mark.checkpoint < staged.checkpoint:
+                return False
+    except HistoryLost:
+        return True
+    return False
+
 
 FRESH_START = "start over with --fresh, which deletes the output"
 
@@ -53,6 +175,11 @@ class Form:
         def step() -> TableSnapshot:
             state = table.load()
             if state is None:
+                for name in self.partition_by:
+                    if name not in frame.schema:
+                        raise UserError(
+                            f"partition_by= names '{name}', but the rows have no such column."
+                        )
                 table.create(frame.schema, self.partition_by)
                 LakeClaim(table, Owner.of(shard.pipeline, shard.operator, shard.store)).keep()
                 state = table.load()
@@ -202,10 +329,7 @@ def standing_of(state: TableSnapshot | None, shard: SinkShard, table: LakeTable)
 def output_after(
     state: TableSnapshot, table: LakeTable, owner: str, shard: int | None, checkpoint: int
 ) -> list[str]:
-    """The files that our versions have added after this checkpoint, of one shard or of all.
-
-    Raises if that is no longer known.
-    """
+    """The files that we added after this checkpoint, for one shard or all; raises if unknown."""
     added: list[str] = []
     gone: set[str] = set()
     try:
@@ -343,34 +467,10 @@ class LakeWriter(ColumnsWriter):
         self._waiting = []
 
 
-def start_fresh(
-    table: LakeTable, pipeline: str, operator: str, store: str, replace_it: bool
-) -> None:
-    """See `Sink.start_fresh`."""
-    owner = owner_of(pipeline, operator)
-    claim = LakeClaim(table, Owner.of(pipeline, operator, store))
-    claim.check()
+def take_all_out(table: LakeTable, owner: str) -> None:
+    """Remove all output of an operator, and the progress of its shards."""
     state = table.load()
-    if state is not None and state.has_output(owner) and not replace_it:
-        raise UserError(
-            f"{table} already holds rows of pipeline '{pipeline}', operator '{operator}', from an "
-            "earlier run. Name another table, or use --fresh, which deletes them."
-        )
-    if state is not None:
-        claim.take()
-    notes = notes_of(store, operator)
-    for name in notes.pendings(owner):
-        discard(table, notes, name, state)
-    insisting(table, lambda: _take_all_out(table, owner))
-    Agreement(pipeline, operator, store).forget()
-
-
-def _take_all_out(table: LakeTable, owner: str) -> None:
-    state = table.load()
-    shards = [] if state is None else state.shards(owner)
-    if state is None or not shards:
-        return
-    removed: list[str] = []
-    if state.has_output(owner):
-        removed = output_after(state, table, owner, None, 0)
-    table.commit(state, (), removed, TableMark(owner, None, 0, 0), shards)
+    if state is not None and (shards := state.shards(owner)):
+        written = state.has_output(owner)
+        removed = output_after(state, table, owner, None, 0) if written else []
+        table.commit(state, (), removed, TableMark(owner, None, 0, 0), shards)

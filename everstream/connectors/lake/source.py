@@ -48,7 +48,6 @@ class LakeOffset(Saved, word="lake-offset"):
         return max(self.row, self.files[self.index].first_row)
 
     def left(self) -> list[LakeFile]:
-        """The remaining files, each with the row to begin with."""
         files = list(self.files[self.index :])
         if files:
             files[0] = replace(files[0], first_row=self.place)
@@ -61,12 +60,10 @@ def deal(files: Sequence[LakeFile], shards: int) -> list[tuple[LakeFile, ...]]:
 
 
 def is_of(file: LakeFile, shard: int, shards: int) -> bool:
-    """Whether a shard reads this file of a later version."""
     return zlib.crc32(file.path.encode()) % shards == shard
 
 
 def first_offset(state: TableSnapshot | None, shard: int, shards: int) -> LakeOffset:
-    """Where a shard begins: its part of the table as it is."""
     if state is None:
         return LakeOffset(NOT_YET, ())
     return LakeOffset(state.version, deal(state.files(), shards)[shard], form=_form(state))
@@ -93,8 +90,6 @@ def lost(table: LakeTable, version: int, error: HistoryLost) -> HistoryLost:
 
 
 class LakeReader(Reader):
-    """One shard's files, batch by batch."""
-
     def __init__(
         self,
         table: LakeTable,
@@ -137,16 +132,11 @@ class LakeReader(Reader):
         self._idle = False
         while True:
             if self._offset.index == len(self._offset.files):
-                if self._last is not None:
-                    if not self._next_version():
-                        return END
+                ends = self._last is not None or not self._follow
+                if (self._last is not None or self._follow) and self._next_version():
                     continue
-                if not self._follow:
-                    return END
-                if not self._next_version():
-                    self._idle = True
-                    return None
-                continue
+                self._idle = not ends
+                return END if ends else None
             if self._left.is_empty() and not self._next_frame():
                 self._offset = replace(self._offset, index=self._offset.index + 1, row=0)
                 continue
@@ -193,18 +183,15 @@ class LakeReader(Reader):
             self._offset = replace(self._offset, form=_form(state))
         try:
             for change in state.changes_after(self._offset.version):
-                self._take_up(change)
-                if self._offset.files:
+                files = added_by(change, self._table, self._on_change)
+                mine = tuple(file for file in files if is_of(file, self._shard, self._shards))
+                version = change.version
+                self._offset = replace(self._offset, version=version, files=mine, index=0, row=0)
+                if mine:
                     return True
         except HistoryLost as error:
             raise lost(self._table, self._offset.version, error) from error
         return False
-
-    def _take_up(self, change: Change) -> None:
-        """Continue with this shard's files of a version."""
-        files = added_by(change, self._table, self._on_change)
-        mine = tuple(file for file in files if is_of(file, self._shard, self._shards))
-        self._offset = replace(self._offset, version=change.version, files=mine, index=0, row=0)
 
 
 def added_by(change: Change, table: LakeTable, on_change: OnChange) -> Sequence[LakeFile]:

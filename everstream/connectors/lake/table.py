@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import polars as pl
 
@@ -135,7 +135,6 @@ class TableSnapshot(ABC):
         """The shards of this owner that the table knows."""
 
     def has_output(self, owner: str) -> bool:
-        """Whether any shard of this owner has committed anything."""
         return any(self.standing(owner, shard).checkpoint for shard in self.shards(owner))
 
     @abstractmethod
@@ -147,6 +146,21 @@ class TableSnapshot(ABC):
         """The versions after that one, oldest first; HistoryLost if they are gone."""
 
 
+_KEPT_AS: dict[Any, pl.DataType] = {
+    pl.UInt8: pl.Int16(),
+    pl.UInt16: pl.Int32(),
+    pl.UInt32: pl.Int64(),
+    pl.UInt64: pl.Decimal(20, 0),
+    pl.Categorical: pl.String(),
+    pl.Enum: pl.String(),
+}
+_KEPT = (
+    *(pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.Float32, pl.Float64, pl.Boolean),
+    *(pl.String, pl.Binary, pl.Date, pl.Decimal),
+    pl.Null,  # in a column that no file has yet
+)
+
+
 class LakeTable(ABC):
     """Where a table is; picklable. As text it names the table, without credentials."""
 
@@ -155,6 +169,12 @@ class LakeTable(ABC):
     """Whether data files are named by their paths inside the table."""
     empty_partition_is_null = False
     """Whether an empty text in a partition column would be read as None."""
+    kept_as: ClassVar[Mapping[Any, pl.DataType]] = _KEPT_AS
+    """Types that the format does not have, and the wider ones in which it keeps them."""
+    removed_by: str
+    """What may have removed a data file, and what the user should keep for longer."""
+    secrets: Sequence[str]
+    """Words that no error may show."""
 
     @abstractmethod
     def __str__(self) -> str: ...
@@ -171,9 +191,31 @@ class LakeTable(ABC):
     def add_columns(self, state: TableSnapshot, schema: pl.Schema) -> None:
         """Add these columns to the table; Conflict if another writer changed it meanwhile."""
 
-    @abstractmethod
     def kind(self, kind: pl.DataType) -> pl.DataType | None:
         """The type in which the format keeps this one; None if there is none."""
+        if isinstance(kind, pl.Datetime):
+            return pl.Datetime("us", "UTC" if kind.time_zone else None)
+        if isinstance(kind, pl.List | pl.Array):
+            inner = self.kind(kind.inner)  # type: ignore[arg-type]
+            return None if inner is None else pl.List(inner)
+        if isinstance(kind, pl.Struct):
+            fields = {f.name: self.kind(f.dtype) for f in kind.fields}  # type: ignore[arg-type]
+            return None if None in fields.values() else pl.Struct(fields)  # type: ignore[arg-type]
+        return self.kept_as.get(kind.base_type(), kind if kind.base_type() in _KEPT else None)
+
+    def problem(self, error: Exception, doing: str) -> EverstreamError:
+        """A library's error as one that names the table."""
+        cause = without_secrets(error, self.secrets)
+        return ConnectorError(f"cannot {doing} {self}: {cause}. Check that it can be reached.")
+
+    def unreadable(self, file: LakeFile, error: Exception) -> EverstreamError:
+        """The error for a data file that cannot be read, or is gone."""
+        if self.size_of(file.path) is not None:
+            return self.problem(error, f"read '{file.path}' of")
+        return HistoryLost(
+            f"{self}: the data file '{file.path}' is missing: {self.removed_by} for longer than the "
+            "pipeline may be down, or start over with --fresh, which deletes the output."
+        )
 
     def lost(self, values: pl.Series) -> pl.Series | None:
         """True for values of a column that would change in the files; None for none."""
@@ -225,7 +267,6 @@ class LakeTable(ABC):
 
 
 def key_of(shard: SinkShard) -> str:
-    """The pipeline and the operator as used in a table's log."""
     return owner_of(shard.pipeline, shard.operator)
 
 
@@ -249,8 +290,6 @@ def insisting(table: LakeTable, step: Callable[[], R]) -> R:
 
 
 class LakeClaim(Claim):
-    """A claim to a table, recorded with it."""
-
     kind = "table"
 
     def __init__(self, table: LakeTable, owner: Owner) -> None:
@@ -258,17 +297,8 @@ class LakeClaim(Claim):
         self._table = table
         self._name = f"{short(owner_of(owner.pipeline, owner.operator))}.owner"
 
-    def read(self) -> Owner | None:
-        text = self._table.read_note(self._name)
-        if text is None:
-            return None
-        try:
-            return Owner(**json.loads(text))
-        except (ValueError, TypeError) as error:
-            raise ConnectorError(
-                f"{self._table}: the note '{self._name}', which records the owner of its output, cannot "
-                f"be read: {error}. If no other run writes to the table, remove it."
-            ) from error
+    def recorded(self) -> str | None:
+        return self._table.read_note(self._name)
 
     def create(self) -> bool:
         if self.read() is not None:
@@ -303,11 +333,3 @@ def sync_path(path: str, levels: int = 1) -> None:
 def without_secrets(error: Exception, secrets: Sequence[str]) -> str:
     """A library's message in one line, with these words removed."""
     return without(str(error), secrets, 600).rstrip(".")
-
-
-def as_ours(
-    error: Exception, table: LakeTable, secrets: Sequence[str], doing: str
-) -> EverstreamError:
-    """A library's error as one that names the table."""
-    cause = without_secrets(error, secrets)
-    return ConnectorError(f"cannot {doing} {table}: {cause}. Check that it can be reached.")

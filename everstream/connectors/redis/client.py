@@ -20,6 +20,10 @@ CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 30.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 SCHEMES: Final = ("redis", "rediss", "unix")
+UNREADABLE: Final = (
+    "the URL of the Redis server is not valid. Write it as redis://host:6379/0, with rediss:// for "
+    "TLS, and redis://user:password@host:6379/0 with special characters percent-encoded."
+)
 
 
 def driver() -> Any:
@@ -49,10 +53,7 @@ class RedisServer:
         return {**self.__dict__, "_client": None}
 
     def ask(self, question: Callable[[Any], T]) -> T:
-        """The server's answer to `question(client)`, which may be called again.
-
-        A lost connection is reopened, with growing pauses, until the patience ends.
-        """
+        """The answer to `question(client)`, asked again over new connections, for the patience."""
         redis = driver()
         deadline = Deadline(self.patience_s, FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
@@ -88,7 +89,7 @@ class RedisServer:
                 )
             except (ValueError, TypeError):
                 # The error quotes parts of the URL, and any part may be the password.
-                raise UserError(unreadable()) from None
+                raise UserError(UNREADABLE) from None
         return self._client
 
     def _refused(self, error: Exception) -> ConnectorError | UserError:
@@ -112,15 +113,7 @@ def _place(url: str) -> str:
     try:
         parts, place = urlsplit(url), place_of(url)
     except ValueError:
-        raise UserError(unreadable()) from None
+        raise UserError(UNREADABLE) from None
     if parts.scheme not in SCHEMES or not (parts.hostname or parts.scheme == "unix"):
-        raise UserError(unreadable())
+        raise UserError(UNREADABLE)
     return place
-
-
-def unreadable() -> str:
-    return (
-        "the URL of the Redis server is not valid. Write it as redis://host:6379/0, with "
-        "rediss:// for TLS, and redis://user:password@host:6379/0 with special characters "
-        "percent-encoded."
-    )

@@ -10,7 +10,6 @@ import json
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any, Final, Literal
 
 import msgspec
@@ -161,9 +160,9 @@ class RedisClaim(Claim):
         self._server = server
         self._name = f"everstream:{owner_of(owner.pipeline, owner.operator)}:owner"
 
-    def read(self) -> Owner | None:
-        data = self._server.ask(lambda client: client.get(self._name))
-        return None if data is None else Owner(**json.loads(data))
+    def recorded(self) -> bytes | None:
+        data: bytes | None = self._server.ask(lambda client: client.get(self._name))
+        return data
 
     def create(self) -> bool:
         data = json.dumps(asdict(self.owner))
@@ -254,27 +253,21 @@ class _RedisWriter(Writer):
     def write(self, batch: Batch) -> None:
         if not len(batch):
             return
-        frame, operator = self._columns.settle(batch), self._shard.operator
-        made = encoded_or_refused(frame, partial(self._packed, operator=operator), operator)
-        for packed in made:
+        frame = self._columns.settle(batch)
+        for packed in encoded_or_refused(frame, self._packed, self._shard.operator):
             self._write(packed)
 
-    def _packed(self, frame: Any, operator: str) -> list[bytes]:
-        starts = range(0, frame.height, ROWS_PER_CALL)
-        return [self._rows.packed(frame[at : at + ROWS_PER_CALL], operator) for at in starts]
+    def _packed(self, frame: Any) -> list[bytes]:
+        pieces = frame.iter_slices(ROWS_PER_CALL)
+        return [self._rows.packed(piece, self._shard.operator) for piece in pieces]
 
     def _write(self, packed: bytes) -> None:
-        operator = self._shard.operator
         arguments = [self._shard.shard, self._shard.generation, self._rows.expire_ms, packed]
         script = self._rows.script
         done = self._server.ask(
             lambda client: client.register_script(script)(keys=[self._fence], args=arguments)
         )
-        if done == REPLACED:
-            raise ConnectorError(
-                f"a newer generation of shard {self._shard.shard} of '{operator}' writes to the "
-                f"Redis server {self._server.place}; generation {self._shard.generation} must stop."
-            )
+        self._refuse_if_replaced(done)
         if done == LOST:
             raise ConnectorError(
                 f"the Redis server {self._server.place} has lost data: the key "
@@ -289,12 +282,16 @@ class _RedisWriter(Writer):
                 keys=[self._fence], args=[self._shard.shard, self._shard.generation]
             )
         )
+        self._refuse_if_replaced(done)
+        return ()
+
+    def _refuse_if_replaced(self, done: int) -> None:
+        shard = self._shard
         if done == REPLACED:
             raise ConnectorError(
-                f"a newer generation of shard {self._shard.shard} of '{self._shard.operator}' has taken "
-                f"over; generation {self._shard.generation} must stop."
+                f"a newer generation of shard {shard.shard} of '{shard.operator}' writes to the Redis "
+                f"server {self._server.place}; generation {shard.generation} must stop."
             )
-        return ()
 
     def close(self) -> None:
         self._server.close()

@@ -22,12 +22,11 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from everstream.connectors.files.filesystem import filesystem_of, names_in, opened_for_arrow
-from everstream.errors import ConnectorError, UserError
+from everstream.errors import ConnectorError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.source import END, EndOfStream, Reader
 from everstream.state.blobs import FsspecBlobs
 from everstream.state.saved import Saved
-from everstream.state.signing import key_of
 
 LANDED: Final = "_SUCCESS"
 """Spark writes this file when all others of a batch are complete."""
@@ -55,24 +54,11 @@ LOOK_EVERY_S: Final = 0.05
 _PART = re.compile(r"part-(\d+)-.*\.parquet")
 
 
-def refuse_signed(store: str, operator: str, source: str, trusts_unsigned: bool) -> None:
-    """Raise if the store is signed: Spark writes these rows and has no key to sign them with."""
-    if key_of(store) is not None and not trusts_unsigned:
-        raise UserError(
-            f"operator '{operator}': {source} keeps its rows in the store, where Spark writes them "
-            "without a signature, but this store is signed: anyone who can write there could change "
-            f"them. Use {source}(..., trust_unsigned=True) if no one else can, or use a store "
-            "without a key."
-        )
-
-
 def batch_in(path: str, number: int) -> str:
     return f"{path}/batches/{number:08d}"
 
 
 class BatchFile(NamedTuple):
-    """A file of a batch, and the row group to begin with."""
-
     batch: int
     name: str
     group: int = 0
@@ -101,8 +87,6 @@ class StreamOffset(Saved, word="stream-offset"):
 
 
 class Landed:
-    """The batches in a folder."""
-
     def __init__(self, folder: str) -> None:
         self.fs, self.path = filesystem_of(folder)
         self._blobs = FsspecBlobs(folder)
@@ -140,7 +124,6 @@ class Landed:
         return self.folder_of(number) is not None
 
     def names(self, number: int, shard: int, shards: int) -> list[str]:
-        """A shard's files of a batch."""
         folder = self.folder_of(number)
         if folder is None:
             return []
@@ -240,8 +223,6 @@ def _left_of(
 
 
 class LandedReader(Reader):
-    """Reads its part of the batches in order."""
-
     def __init__(self, folder: str, shard: int, shards: int, driver: str = "") -> None:
         """driver: the one whose report on whether more will come counts."""
         self._landed = Landed(folder)
@@ -312,7 +293,6 @@ class LandedReader(Reader):
             self._open = None
 
     def _files(self, number: int) -> list[str] | None:
-        """This shard's files of a batch; None if it has not been written."""
         if self._mine is None or self._mine[0] != number:
             if not self._landed.has(number):
                 return None

@@ -69,7 +69,6 @@ def quoted_column(name: str) -> str:
 
 
 def upsert_sql(table: str, columns: Sequence[str], keys: Sequence[str], mark: str) -> str:
-    """INSERT that replaces the row with the same key."""
     names = ", ".join(map(quoted_column, columns))
     marks = ", ".join([mark] * len(columns))
     others = [quoted_column(name) for name in columns if name not in keys]
@@ -196,7 +195,7 @@ class SqlTransaction(ABC):
 
     def writing(self, table: str, shard: SinkShard) -> Writing:
         """The state of this shard, locked until the transaction ends."""
-        own = (*_own(table, shard), shard.shard)
+        own = (table, shard.pipeline, shard.operator, shard.shard)
         writing = self._find(own)
         if writing is None or writing.number >= EARLIER_WRITERS:
             self.one_at_a_time(numbering=True)
@@ -251,7 +250,6 @@ class SqlTransaction(ABC):
         self.note_committed(writing, checkpoint)
 
     def remove_all(self, table: str, pipeline: str, operator: str) -> None:
-        """Remove all rows of an operator, and the state of its shards."""
         own = (table, pipeline, operator)
         for number, committed in self._numbers(own):
             if committed:
@@ -264,7 +262,6 @@ class SqlTransaction(ABC):
             self.run(f"DELETE FROM {quoted(table)} WHERE {_BETWEEN}", (first, end))
 
     def _numbers(self, own: Sequence[str]) -> list[tuple[int, int]]:
-        """The numbers of an operator's shards, and what they committed last."""
         rows = self.run(f"SELECT id, committed FROM {WRITERS} WHERE {_OWN}", own)
         return [(int(number), int(committed)) for number, committed in rows]
 
@@ -305,10 +302,6 @@ class SqlTransaction(ABC):
 
 _OWN = "target = ? AND pipeline = ? AND operator = ?"
 _BETWEEN = f"{TOKEN} >= ? AND {TOKEN} < ?"
-
-
-def _own(table: str, shard: SinkShard) -> tuple[str, str, str]:
-    return table, shard.pipeline, shard.operator
 
 
 class Database(ABC):

@@ -6,6 +6,7 @@ before it is an error, because reading again from the offset does no harm.
 """
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
@@ -29,7 +30,21 @@ RANGES = 64
 """Key ranges a table is cut into; the shards take them in turn."""
 
 
-class PostgresTable(Source[Row]):
+class _PostgresSource(Source[Row]):
+    _rows: "_Rows"
+
+    def describe_offsets(self) -> dict[str, Any]:
+        return {**super().describe_offsets(), "table": self._rows.source, "key": self._rows.key}
+
+    def stopping_point(self) -> tuple[Any, ...]:
+        """The largest key there is now, if any; open transactions may still add smaller ones."""
+        with closing(_Client(self._rows)) as client:
+            key, source = column_sql(self._rows.key), self._rows.source
+            largest = client.query(f"SELECT max({key}) FROM {source}")[0][0][0]
+        return () if largest is None else (largest,)
+
+
+class PostgresTable(_PostgresSource):
     """The rows of a table, or of a query, read in ranges of a key that the shards share.
 
     `key` is a column with an order and without NULLs, preferably with an index. The ranges are cut
@@ -58,9 +73,6 @@ class PostgresTable(Source[Row]):
         self._rows = _Rows(dsn, table or "(query)", _from(table, query), key, columns, batch_rows)
         self._ranges: tuple[_KeyRange, ...] | None = None
 
-    def describe_offsets(self) -> dict[str, Any]:
-        return {**super().describe_offsets(), **self._rows.describe()}
-
     def check(self) -> None:
         """Cut the key ranges, once for all shards."""
         self._ranges = self._cut()
@@ -77,10 +89,6 @@ class PostgresTable(Source[Row]):
         upto = offsets[0].upto  # the shard that reads later rows has the newest
         return [KeyOffset(tuple(ranges[shard::shards]), upto=upto) for shard in range(shards)]
 
-    def stopping_point(self) -> tuple[Any, ...]:
-        """The largest key there is now; empty for an empty table."""
-        return _largest(self._rows)
-
     def unread(self, offsets: "Sequence[KeyOffset]", point: tuple[Any, ...]) -> str | None:
         if any(offset.left() for offset in offsets):
             return "rows of the ranges it began with"
@@ -89,8 +97,8 @@ class PostgresTable(Source[Row]):
         return f"rows up to {self._rows.key} = {point[0]}"
 
     def _cut(self) -> "tuple[_KeyRange, ...]":
-        rows, client = self._rows, _Client(self._rows)
-        try:
+        rows = self._rows
+        with closing(_Client(rows)) as client:
             key = column_sql(rows.key)
             if client.query(f"SELECT 1 FROM {rows.source} WHERE {key} IS NULL LIMIT 1")[0]:
                 raise UserError(
@@ -104,15 +112,13 @@ class PostgresTable(Source[Row]):
                 f"FROM {rows.source}",
                 (shares,),
             )
-        finally:
-            client.close()
         bounds = list(dict.fromkeys(quantiles[0][0] or []))
         return tuple(
             _KeyRange(low, high) for low, high in zip([None, *bounds], bounds, strict=False)
         )
 
 
-class PostgresChanges(Source[Row]):
+class PostgresChanges(_PostgresSource):
     """Rows as they are added to a table, or changed, found by polling an increasing column.
 
     `column` must increase with every insert (and update, if you want to see these): a sequence
@@ -152,26 +158,15 @@ class PostgresChanges(Source[Row]):
         self._lag_s = None if lag is None else seconds(lag)
         self._start = start
 
-    def describe_offsets(self) -> dict[str, Any]:
-        return {**super().describe_offsets(), **self._rows.describe()}
-
-    def stopping_point(self) -> tuple[Any, ...]:
-        """The largest value there is now; open transactions may still add smaller ones."""
-        return _largest(self._rows)
-
     def unread(self, offsets: Sequence[Any], point: tuple[Any, ...]) -> str | None:
         if not point or offsets[0] == point[0]:
             return None
         return f"rows up to {self._rows.key} = {point[0]}"
 
     def check(self) -> None:
-        client = _Client(self._rows)
-        try:
-            key = column_sql(self._rows.key)
-            client.query(f"SELECT {key} FROM {self._rows.source} LIMIT 0")
+        with closing(_Client(self._rows)) as client:
+            client.query(f"SELECT {column_sql(self._rows.key)} FROM {self._rows.source} LIMIT 0")
             _check_watchable(client)
-        finally:
-            client.close()
 
     def open(self, shard: int, shards: int) -> Reader:
         if shards > 1:
@@ -245,16 +240,6 @@ def _refuse_a_replica(client: "_Client") -> None:
         )
 
 
-def _largest(rows: "_Rows") -> tuple[Any, ...]:
-    """The largest key in a table; empty if the table is."""
-    client = _Client(rows)
-    try:
-        largest, _ = client.query(f"SELECT max({column_sql(rows.key)}) FROM {rows.source}")
-    finally:
-        client.close()
-    return () if largest[0][0] is None else (largest[0][0],)
-
-
 def _from(table: str | None, query: str | None) -> str:
     # Parameters are marked with %, so one in the user's query is doubled.
     source = quoted(table) if table is not None else f"({query}) AS rows"
@@ -275,10 +260,6 @@ class _Rows:
     key: str
     columns: Sequence[str] | None
     batch_rows: int
-
-    def describe(self) -> dict[str, Any]:
-        """What is read, without the address and the password."""
-        return {"table": self.source, "key": self.key}
 
     @property
     def selected(self) -> str:
@@ -307,7 +288,6 @@ class KeyOffset(Saved, word="key-offset"):
     version did not save it."""
 
     def left(self) -> list[_KeyRange]:
-        """The remaining ranges; of the present one, the keys above the last."""
         ranges = list(self.ranges[self.index :])
         if ranges and self.last is not None:
             ranges[0] = _KeyRange(self.last, ranges[0].high)
@@ -322,7 +302,6 @@ class _Client:
         self._connection: Any = None
 
     def query(self, sql: str, values: Sequence[Any] = ()) -> tuple[list[tuple[Any, ...]], Any]:
-        """The rows, and the description of their columns."""
         fresh = self._connection is None
         try:
             return self._query(sql, values)
@@ -330,11 +309,7 @@ class _Client:
             self.close()
             if fresh or not is_lost(error):
                 raise explained(error, self.rows.table) from error
-        try:
-            return self._query(sql, values)
-        except driver().Error as error:
-            self.close()
-            raise explained(error, self.rows.table) from error
+        return self.query(sql, values)  # over a new connection
 
     def close(self) -> None:
         if self._connection is not None:

@@ -212,17 +212,14 @@ class _SqliteSession(SqlTransaction):
 
     def insert(self, table: str, frame: pl.DataFrame, token: int) -> None:
         names = [*map(quoted_column, frame.columns), TOKEN]
+        marks = ", ".join("?" * len(names))
         self._connection.executemany(
-            f"INSERT INTO {quoted(table)} ({', '.join(names)}) VALUES ({_marks(len(names))})",
+            f"INSERT INTO {quoted(table)} ({', '.join(names)}) VALUES ({marks})",
             _rows(frame.with_columns(pl.lit(token, dtype=pl.Int64).alias(TOKEN))),
         )
 
     def upsert(self, table: str, frame: pl.DataFrame, keys: Sequence[str]) -> None:
         self._connection.executemany(upsert_sql(table, frame.columns, keys, "?"), _rows(frame))
-
-
-def _marks(count: int) -> str:
-    return ", ".join("?" * count)
 
 
 def _rows(frame: pl.DataFrame) -> list[tuple[Any, ...]]:

@@ -121,8 +121,6 @@ class TableSink(Sink):
 
 
 class TableClaim(Claim):
-    """A claim to a table, within a transaction of its database."""
-
     kind = "table"
 
     def __init__(self, session: SqlTransaction, table: str, owner: Owner) -> None:
@@ -144,7 +142,6 @@ class TableClaim(Claim):
 
 
 def _writing(session: SqlTransaction, table: str, shard: SinkShard) -> Writing:
-    """The shard as the database has it, unless it has been replaced."""
     writing = session.writing(table, shard)
     refuse_replaced(shard, writing.generation, f"table '{table}'")
     return writing
@@ -201,7 +198,6 @@ class TableTransaction(StagedTransaction, word="table-transaction"):
             )
 
     def _rows(self) -> list[pl.DataFrame] | None:
-        """The pending rows; None if they were already committed and removed."""
         try:
             frames = list(self.frames())
         except FileNotFoundError:

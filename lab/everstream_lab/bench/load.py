@@ -14,9 +14,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from everstream.connectors.generate.load import PATTERNS, Load
+from everstream.connectors.generate.load import PATTERNS, Floats, Load
 from everstream.connectors.generate.paced import Paced
-from everstream.connectors.generate.rates import Floats
 from everstream.connectors.generate.sources import Range
 from everstream.connectors.live import Callback
 from everstream.engine.result import RunResult

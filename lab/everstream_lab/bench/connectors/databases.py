@@ -7,8 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from everstream.connectors.sql.postgres import driver, frame_of
-from everstream.connectors.sql.postgres_sink import Postgres
+from everstream.connectors.sql.postgres import Postgres, driver, frame_of
 from everstream.connectors.sql.postgres_source import PostgresTable
 from everstream.connectors.sql.sqlite import Sqlite
 from everstream.pipeline.batch import Batch

@@ -8,9 +8,9 @@ from typing import Any
 
 import polars as pl
 
-from everstream.connectors.kafka.audit_copy import committed
 from everstream.connectors.kafka.client import ANSWER_S, Cluster, administration, driver
 from everstream.connectors.kafka.connector import Kafka
+from everstream.connectors.kafka.sink import committed
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.sink import Sink
 from everstream_lab.bench.connectors.row import Row, SinkRow, per_checkpoint

@@ -13,8 +13,7 @@ from typing import ClassVar
 
 import msgspec
 
-from everstream.connectors.http.client import driver
-from everstream.connectors.http.webhook import Webhook
+from everstream.connectors.webhook import Webhook, driver
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.sink import Sink
 from everstream_lab.bench.connectors.file_sinks import OBJECTS_PER_BATCH

@@ -1,13 +1,20 @@
-"""`SparkStream`: a streaming DataFrame as a source, whatever Spark reads it from.
+"""`SparkDataFrame` and `SparkStream`: rows of Spark as a source, whatever Spark reads them from.
 
-Shards cannot ask a streaming query for what it gave before a failure. So each of its batches is
-written to the store as Parquet, before Spark records that it is done (see `spark/landed.py`). Shards
-read these batches in order, and can read them again. If Spark dies before it can record a batch, it
-gives the batch a second time; it is already in the store and is skipped. Spark's own checkpoint of
-the query is in the store beside the batches, so both are moved, kept and deleted together.
+A worker is itself a Spark task and cannot ask Spark to compute a partition for it, and a lineage
+with a random or changing step would not give the same rows again. So Spark writes the rows into the
+store first, as Parquet, and from then on the source is these files: a run that resumes from a
+checkpoint reads the same ones, whatever Spark would give by then.
+
+A DataFrame is written once, before the run begins. This is a normal job, in which Spark recomputes
+lost partitions by their lineage and only a batch of rows is in memory. Of a streaming DataFrame each
+batch is written before Spark records that it is done (see `spark/landed.py`); shards read these
+batches in order. If Spark dies before it can record a batch, it gives the batch a second time; it is
+already in the store and is skipped. Spark's own checkpoint of the query is in the store beside the
+batches, so both are moved, kept and deleted together.
 """
 
 import logging
+import os
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
@@ -15,25 +22,27 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from everstream.connectors.files.filesystem import filesystem_of, is_local, make_folders
+from everstream.connectors.files.parquet import ROWS_PER_BATCH, Parquet
 from everstream.connectors.files.parts import owner_of
 from everstream.connectors.spark.landed import (
     CAUGHT_UP,
     ENDED,
     FAILED,
     FAILURES_IN_A_ROW,
+    LANDED,
     JobWatchdog,
     Landed,
     LandedReader,
     StreamOffset,
     batch_in,
     redistribute_landed,
-    refuse_signed,
     sign_of,
 )
 from everstream.errors import ConnectorError, UserError, said
 from everstream.pipeline.checkpointing import seconds
 from everstream.pipeline.source import Reader, Source
 from everstream.pipeline.types import Row
+from everstream.state.signing import key_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -43,7 +52,124 @@ if TYPE_CHECKING:
 _QUERIES: Final = "org.apache.spark.sql.execution.streaming"
 
 
-class SparkStream(Source[Row]):
+class _SparkSource(Source[Row]):
+    """Rows that Spark writes into the store, at `sources/<operator>/`."""
+
+    needs_spark = True
+
+    def __init__(self, frame: "DataFrame", trust_unsigned: bool) -> None:
+        self._frame: DataFrame | None = frame
+        self._trusts_unsigned = trust_unsigned
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Workers get the files; a DataFrame exists only on the driver."""
+        return {**self.__dict__, "_frame": None}
+
+    @property
+    def _driver_frame(self) -> "DataFrame":
+        if self._frame is None:
+            raise UserError(
+                f"a {type(self).__name__} can be started only where it was created: on the driver."
+            )
+        return self._frame
+
+    def _started(self, files: Any) -> Any:
+        """What `before_run` has made; raises if it has not been called."""
+        if files is None:
+            raise UserError(f"{type(self).__name__} has not been started: run it in a pipeline.")
+        return files
+
+    def _folder_in(self, store: str, operator: str) -> tuple[str, Any, str]:
+        """The folder for the rows, its filesystem and path; refuses a store that Spark cannot sign."""
+        if key_of(store) is not None and not self._trusts_unsigned:
+            source = type(self).__name__
+            raise UserError(
+                f"operator '{operator}': {source} keeps its rows in the store, where Spark writes "
+                "them without a signature, but this store is signed: anyone who can write there "
+                f"could change them. Use {source}(..., trust_unsigned=True) if no one else can, or "
+                "use a store without a key."
+            )
+        folder = f"{store.rstrip('/')}/sources/{owner_of('', operator).removeprefix('.')}"
+        return folder, *filesystem_of(folder)
+
+
+class SparkDataFrame(_SparkSource):
+    """The rows of a Spark DataFrame; batches are (Polars) DataFrames.
+
+    Run the pipeline in the session of the DataFrame: `pipeline.run(spark=df.sparkSession)`. The
+    rows are written into the store first, at `sources/<operator>/`; the store must be a folder or
+    URL that Spark can write to. Spark does not sign what it writes: to use a signed store, give
+    `trust_unsigned=True`.
+
+    >>> frame = spark.range(3)
+    >>> rows = es.Pipeline("from-spark").source(es.SparkDataFrame(frame))
+    >>> result = rows.collect().run(spark=spark)
+    >>> sorted(row["id"] for row in result.collected())
+    [0, 1, 2]
+    """
+
+    def __init__(
+        self, frame: "DataFrame", *, batch_rows: int = ROWS_PER_BATCH, trust_unsigned: bool = False
+    ) -> None:
+        if not callable(getattr(frame, "toArrow", None)):
+            raise UserError(
+                f"SparkDataFrame needs a Spark DataFrame, not {type(frame).__name__}. For one of "
+                "Polars use FromFunction(lambda start, stop: frame[start:stop], total=len(frame))."
+            )
+        super().__init__(frame, trust_unsigned)
+        self._batch_rows = batch_rows
+        self._files: Parquet | None = None
+
+    def before_run(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
+        folder, fs, path = self._folder_in(store, operator)
+        if is_local(fs):  # Spark follows the umask, but this folder denies access to others
+            make_folders(fs, os.path.dirname(path), filesystem_of(store)[1])
+        if resuming and not fs.exists(f"{path}/{LANDED}"):
+            raise ConnectorError(
+                f"the rows of the Spark DataFrame are no longer in '{folder}'. Restore the folder, "
+                "or start over with --fresh, which deletes the output."
+            )
+        if not resuming:
+            self._write(f"file://{path}" if is_local(fs) else folder)
+        self._files = Parquet(folder, schema=None, batch_rows=self._batch_rows)
+        self._files.check()
+
+    def open(self, shard: int, shards: int) -> Reader:
+        files: Parquet = self._started(self._files)
+        return files.open(shard, shards)
+
+    def redistribute(self, offsets: Sequence[Any], shards: int) -> Sequence[Any]:
+        files: Parquet = self._started(self._files)
+        return files.redistribute(offsets, shards)
+
+    def stopping_point(self) -> tuple[tuple[str, int], ...]:
+        """The files it was written to: its rows are fixed when the first run begins."""
+        return ()
+
+    def _write(self, url: str) -> None:
+        frame = self._driver_frame
+        context = frame.sparkSession.sparkContext
+        group = f"everstream-source-{uuid.uuid4().hex}"
+        context.setJobGroup(group, "everstream: write a DataFrame to the store")
+        watch = JobWatchdog(context, group)
+        watch.start()
+        try:
+            frame.write.mode("overwrite").parquet(url)
+        except Exception as error:  # Spark raises many kinds, from Python and from Java
+            text = str(error).strip().splitlines() or [type(error).__name__]
+            problem = f"its tasks failed {FAILURES_IN_A_ROW} times" if watch.gave_up else text[0]
+            raise ConnectorError(
+                f"Spark could not write the DataFrame to '{url}': {problem}. Check that the "
+                "DataFrame can be computed, for example with .count(), and that Spark can write "
+                "to the store."
+            ) from error
+        finally:
+            watch.end()
+            context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+            context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
+
+
+class SparkStream(_SparkSource):
     """The rows of a streaming DataFrame of Spark; batches are (Polars) DataFrames.
 
     Run the pipeline in the session of the DataFrame: `pipeline.run(spark=df.sparkSession)`. Every
@@ -62,7 +188,6 @@ class SparkStream(Source[Row]):
     """
 
     own_slots = 1
-    needs_spark = True
     exact_batches = True
 
     def __init__(
@@ -80,26 +205,19 @@ class SparkStream(Source[Row]):
             )
         if every is not None and available_now:
             raise UserError("every= is for an endless stream: remove available_now=True.")
-        self._frame: DataFrame | None = frame
+        super().__init__(frame, trust_unsigned)
         self._trigger = _trigger(every, available_now)
-        self._trusts_unsigned = trust_unsigned
         self._folder: str | None = None
         self._driver = ""
         self._landing: _Landing | None = None
         self._catches_up = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Workers get the folder; a DataFrame and its query exist only on the driver."""
-        return {**self.__dict__, "_frame": None, "_landing": None}
+        return {**super().__getstate__(), "_landing": None}
 
     def before_run(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
-        if self._frame is None:
-            raise UserError(
-                "a SparkStream can be started only where it was created: on the driver."
-            )
-        refuse_signed(store, operator, "SparkStream", self._trusts_unsigned)
-        folder = f"{store.rstrip('/')}/sources/{owner_of('', operator).removeprefix('.')}"
-        fs, path = filesystem_of(folder)
+        frame = self._driver_frame
+        folder, fs, path = self._folder_in(store, operator)
         if resuming and not fs.exists(path):
             raise ConnectorError(
                 f"the batches of the streaming query are no longer in '{folder}'. Restore the folder, "
@@ -110,7 +228,7 @@ class SparkStream(Source[Row]):
         make_folders(fs, path, filesystem_of(store)[1])
         self._folder = folder
         self._driver = uuid.uuid4().hex
-        self._landing = _Landing(self._frame, folder, self._driver)
+        self._landing = _Landing(frame, folder, self._driver)
         if self._catches_up:
             self._landing.start(_trigger(None, True), CAUGHT_UP)
         else:
@@ -127,14 +245,10 @@ class SparkStream(Source[Row]):
             self._landing = None
 
     def open(self, shard: int, shards: int) -> Reader:
-        if self._folder is None:
-            raise UserError("SparkStream has not been started: run it in a pipeline.")
-        return LandedReader(self._folder, shard, shards, self._driver)
+        return LandedReader(self._started(self._folder), shard, shards, self._driver)
 
     def redistribute(self, offsets: Sequence[Any], shards: int) -> Sequence[StreamOffset]:
-        if self._folder is None:
-            raise UserError("SparkStream has not been started: run it in a pipeline.")
-        return redistribute_landed(Landed(self._folder), offsets, shards)
+        return redistribute_landed(Landed(self._started(self._folder)), offsets, shards)
 
 
 def _trigger(every: str | float | None, available_now: bool) -> dict[str, Any]:
