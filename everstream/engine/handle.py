@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from everstream.connectors.generate.load import Load
 from everstream.core.checkpointing.newest import Newest
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from everstream.engine.engine import RunControl
     from everstream.engine.settings.options import Turn
 
+T = TypeVar("T")
 NO_CHECKPOINTS = "this run takes no checkpoints: start it with checkpoint=es.Coordinated()."
 NOT_STARTED = RunStatus(Phase.GATHERING, 0, 0, {}, NO_EPOCH, [])
 
@@ -75,7 +76,6 @@ class RunHandle:
         self._progress = QueryProgress()
         self.events: Newest[RunEvent] = Newest()
         """The events that have a sentence."""
-        """The view of the run, for displays."""
         self.page: str | None = None
         """The link to the page of the run, with the token to see it, while it is served (`ui=`)."""
         self._ended = threading.Event()
@@ -112,7 +112,7 @@ class RunHandle:
         timeout: raise a TimeoutError after this long; the run continues.
         """
         with stopping_on_signals(self):
-            if not self._ended.wait(None if timeout is None else seconds(timeout)):
+            if not self._ended.wait(_seconds(timeout)):
                 raise TimeoutError(f"'{self.name}' has not ended after {timeout}; it continues")
         self._waited_for = True
         atexit.unregister(self._program_ends)
@@ -138,10 +138,7 @@ class RunHandle:
                 asked = self._driver.ask_checkpoint()
             else:
                 raise RunFailed("the run has ended and takes no more checkpoints")
-        try:
-            return asked.result(None if timeout is None else seconds(timeout))
-        except NotYet:
-            raise TimeoutError(f"the checkpoint was not stable after {timeout}") from None
+        return _result(asked, timeout, "the checkpoint was not stable")
 
     def set_interval(self, every: str | float) -> None:
         """Change the checkpoint interval of this run; the next run uses its configured one.
@@ -168,11 +165,7 @@ class RunHandle:
         shards: {"count": 4}. Returns when the new shards are running; later runs keep them.
         timeout: raise a TimeoutError after this long; the change is not cancelled.
         """
-        asked = self._running().scale(shards)
-        try:
-            asked.result(None if timeout is None else seconds(timeout))
-        except NotYet:
-            raise TimeoutError(f"the new shards were not running after {timeout}") from None
+        _result(self._running().scale(shards), timeout, "the new shards were not running")
 
     def metrics(self) -> dict[str, Any]:
         """All measurements of the run: operators, shards, workers, checkpoints, failures.
@@ -312,13 +305,10 @@ class RunHandle:
 
     def here(self) -> RunResult:
         """Perform the run on this thread."""
-        try:
-            self._result = self._perform(self)
-        except BaseException as error:
-            self._error = error
-            raise
-        finally:
-            self._end()
+        self._to_the_end()
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
         return self._result
 
     def start(self) -> Self:
@@ -326,19 +316,15 @@ class RunHandle:
         self.in_background = True
         name = f"everstream-{self.name}"
         # A daemon: the exit hook below waits for it and prints a message.
-        threading.Thread(target=self._in_background, name=name, daemon=True).start()
+        threading.Thread(target=self._to_the_end, name=name, daemon=True).start()
         atexit.register(self._program_ends)
         return self
 
-    def _in_background(self) -> None:
+    def _to_the_end(self) -> None:
         try:
             self._result = self._perform(self)
-        except BaseException as error:  # raised by `wait`
+        except BaseException as error:  # raised by `here` or `wait`
             self._error = error
-        finally:
-            self._end()
-
-    def _end(self) -> None:
         with self._lock:
             left, self._asked = self._asked, []
             self._ended.set()
@@ -372,6 +358,17 @@ class Seeing(Listener):
         self._handle.live.take(event)
         if sentence(event) is not None:
             self._handle.events.append(event)
+
+
+def _seconds(timeout: str | float | None) -> float | None:
+    return None if timeout is None else seconds(timeout)
+
+
+def _result(asked: Future[T], timeout: str | float | None, problem: str) -> T:
+    try:
+        return asked.result(_seconds(timeout))
+    except NotYet:
+        raise TimeoutError(f"{problem} after {timeout}") from None
 
 
 def _answering(asked: Future[int]) -> Callable[[Future[int]], None]:

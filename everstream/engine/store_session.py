@@ -3,22 +3,24 @@
 import os
 import shutil
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
 from everstream.core.checkpointing.manifest import EpochManifest, manifests_in
+from everstream.core.coordinators.stall_warning import StallWarning
 from everstream.core.plan import Plan
 from everstream.core.upgrade.compatibility import going_on
 from everstream.core.upgrade.fork import forked
 from everstream.engine.availability.start_retry import StartRetry
+from everstream.engine.reporting.listener import Listener
 from everstream.engine.rescaling import as_wanted, earlier_requests
 from everstream.engine.scratch import make_folder
 from everstream.engine.settings.options import Origin, RunConfig
-from everstream.engine.slow_calls import said_when_slow
 from everstream.errors import LeaseLost, StoreError
-from everstream.events import Note, StoreDamaged, StoreTaken
+from everstream.events import Note, Stalled, StoreDamaged, StoreTaken
 from everstream.pipeline.describing import check_names
 from everstream.pipeline.graph import Graph, Kind
 from everstream.pipeline.sink import Sink
@@ -209,3 +211,30 @@ def sinks_of(graph: Graph) -> Iterator[tuple[str, Sink]]:
         for sink in (node.what if node.kind is Kind.SINK else None, node.dead_letters):
             if isinstance(sink, Sink):
                 yield node.name, sink
+
+
+LOOK_EVERY_S = 0.25
+
+
+@contextmanager
+def said_when_slow(listener: Listener, what: str, limit_s: float) -> Iterator[None]:
+    """While the body runs: report to the listener when it exceeds the limit, and again later."""
+    over = threading.Event()
+
+    def watch() -> None:
+        patience = StallWarning(limit_s)
+        passed_s = 0.0
+        patience.due(what, passed_s)
+        while not over.wait(min(LOOK_EVERY_S, limit_s)):
+            passed_s += min(LOOK_EVERY_S, limit_s)
+            waited_s = patience.due(what, passed_s)
+            if waited_s is not None:
+                listener.on_event(Stalled(what, waited_s))
+
+    watcher = threading.Thread(target=watch, name="everstream-patience", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()

@@ -12,7 +12,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from everstream.cli.runs.command import StoreKeyFile
-from everstream.cli.stores.checkpoints import StoreArgument, errors_in_one_line, in_words
+from everstream.cli.say import errors_in_one_line, in_words
+from everstream.cli.stores.checkpoints import StoreArgument
 from everstream.errors import UserError
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from everstream.cli.runs.command import StoreKeyFile
-from everstream.cli.stores.checkpoints import JsonFlag, StoreArgument, errors_in_one_line
+from everstream.cli.say import errors_in_one_line
+from everstream.cli.stores.checkpoints import JsonFlag, StoreArgument
 from everstream.errors import UserError
 from everstream.pipeline.operators.batching import WRITTEN
 

@@ -8,7 +8,8 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from everstream.cli.runs.command import StoreKeyFile
-from everstream.cli.stores.checkpoints import StoreArgument, errors_in_one_line
+from everstream.cli.say import errors_in_one_line
+from everstream.cli.stores.checkpoints import StoreArgument
 from everstream.cli.views.terminal_view import LEAST_WIDTH, Room, View, drawn
 
 LOOK_EVERY_S = 1.0

@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 
 from pyspark import SparkContext
 
@@ -15,7 +16,6 @@ from everstream.core.fault_points import Point
 from everstream.core.ids import ShardId
 from everstream.core.orders import Outcome, Phase
 from everstream.core.plan import Plan
-from everstream.engine.checkpoint_requests import CheckpointRequests
 from everstream.engine.engine import EngineEnd, EngineJob
 from everstream.engine.microbatch.epochs import Epochs, Watcher
 from everstream.engine.microbatch.kills import Death, KillPlan
@@ -24,7 +24,8 @@ from everstream.engine.microbatch.orders import ShardReport
 from everstream.engine.microbatch.sizing import Sizing
 from everstream.engine.microbatch.spark_job import SparkJobs
 from everstream.engine.reporting.building import epoch_stable, sampled_from
-from everstream.engine.settings.live_settings import NOT_TUNABLE, Control, flattened
+from everstream.engine.requests import CheckpointRequests
+from everstream.engine.settings.live_settings import NOT_TUNABLE, Control, control_of, flattened
 from everstream.engine.settings.options import RunConfig
 from everstream.engine.signals import stopping_on_signals
 from everstream.engine.slot_sharing import Share, SlotGrant
@@ -161,7 +162,9 @@ class MicroBatches(Watcher):
             max(1, config.policy.max_restarts),
             self._deaths,
             self._kills.settle,
-            self._in_midst if self._kills.awaits(Point.IN_SNAPSHOT) else None,
+            partial(self.reached, Point.IN_SNAPSHOT)
+            if self._kills.awaits(Point.IN_SNAPSHOT)
+            else None,
         )
         self.epochs = Epochs(
             layout=layout,
@@ -180,11 +183,9 @@ class MicroBatches(Watcher):
         self._phase: Phase | None = None
         self._sample_due_s = 0.0
         self._control: Control | None = None
-        if tunable := tunable_in(plan.graph):
-            remote = "://" in opened.url and not opened.url.startswith("file://")
-            blobs = opened.store.blobs
-            self._control = Control(
-                blobs, remote, tunable, lambda text: self.tell(Note("store", text, True))
+        if tunable_in(plan.graph):
+            self._control = control_of(
+                plan.graph, opened.store, opened.url, lambda t: self.tell(Note("store", t, True))
             )
         self._heed_settings()
 
@@ -222,7 +223,9 @@ class MicroBatches(Watcher):
         self.epochs.sizing.every_s = every_s
         text = f"epochs of {every_s:g} s from the next one on, as requested"
         self.tell(IntervalChanged(every_s, text))
-        return _at_once(text)
+        done: Future[str] = Future()
+        done.set_result(text)
+        return done
 
     def scale(self, shards: Mapping[str, int]) -> Future[str]:
         raise UserError(
@@ -231,7 +234,6 @@ class MicroBatches(Watcher):
         )
 
     def kill_worker(self, worker: int) -> Future[str]:
-        """There are no permanent workers."""
         raise UserError(
             'engine="microbatch" has no permanent workers to kill: use kill= '
             "(--kill OPERATOR@WHEN)."
@@ -280,13 +282,11 @@ class MicroBatches(Watcher):
                 return
             # With too little input to fill an epoch, the next one starts when it is due.
             if self.epochs.caught_up and not self.epochs.finished:
-                self._rest_until(began_s + (self.epochs.sizing.every_s or 0.0))
+                self._rest(began_s + (self.epochs.sizing.every_s or 0.0) - time.monotonic())
 
     def _rest(self, time_s: float) -> None:
-        self._rest_until(time.monotonic() + time_s)
-
-    def _rest_until(self, due_s: float) -> None:
-        """Wait until this time, or for a request to stop or to take a checkpoint."""
+        """Wait this long, or for a request to stop or to take a checkpoint."""
+        due_s = time.monotonic() + time_s
         while time.monotonic() < due_s and not (
             self.stop_requested or self._checkpoint_requests.is_due
         ):
@@ -330,9 +330,6 @@ class MicroBatches(Watcher):
         recoveries = list(self.epochs.recoveries.reports)
         return RunStatus(phase, workers, read, totals, self.epochs.stable, recoveries)
 
-    def _in_midst(self) -> None:
-        self.reached(Point.IN_SNAPSHOT)
-
     def _deaths(self) -> tuple[Death, ...]:
         newest = self.epochs.newest
         running_s = time.monotonic() - (self.running_s or self.began_s)
@@ -358,12 +355,6 @@ class MicroBatches(Watcher):
 
     def reached(self, point: Point) -> None:
         self._kills.reached(point)
-
-
-def _at_once(text: str) -> Future[str]:
-    done: Future[str] = Future()
-    done.set_result(text)
-    return done
 
 
 def _sizing(config: RunConfig, plan: Plan) -> Sizing:

@@ -12,11 +12,9 @@ from dataclasses import dataclass, field, replace
 from everstream.core.fault_points import Point
 from everstream.core.frames import FrameKind
 from everstream.core.ids import ShardId
-from everstream.engine.microbatch.cache import Cache
-from everstream.engine.microbatch.engine_api import TaskEngineApi
 from everstream.engine.microbatch.layout import Layout, TaskPlacement
 from everstream.engine.microbatch.orders import Failed, Incomplete, Order, ShardReport, Unreadable
-from everstream.engine.microbatch.resident import Resident
+from everstream.engine.microbatch.resident import Cache, Resident, TaskEngineApi
 from everstream.engine.microbatch.rows import (
     NOTHING,
     Arrived,

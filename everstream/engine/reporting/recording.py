@@ -154,9 +154,8 @@ def served(handle: RunHandle, ui: bool | str, store: str, key_file: str | None) 
     if ui is False:
         yield
         return
-    from everstream.observability.ui.actions import Actions
     from everstream.observability.ui.serving import Serving
-    from everstream.observability.ui.views import Shown
+    from everstream.observability.ui.views import Actions, Shown
 
     shown = Shown(handle.live, Actions(handle), store)
     shown.store_key = key_file

@@ -6,7 +6,10 @@ import secrets
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 
 from pyspark import SparkConf, SparkContext
@@ -14,7 +17,6 @@ from pyspark import SparkConf, SparkContext
 from everstream.engine.slot_sharing import Share, refuse_other_master
 from everstream.engine.spark.launcher import active_context, is_configured, start_java
 from everstream.engine.spark.lost import killed_while_starting
-from everstream.engine.spark.noise import quiet_start
 from everstream.errors import EnvironmentFault, SparkGone, UserError
 
 OURS = "spark.everstream.made"
@@ -232,3 +234,33 @@ def require_java() -> None:
             f"Spark needs Java 17 or newer, but {java} is version {version[1]}: install a newer "
             "one, or set JAVA_HOME."
         )
+
+
+_NOISE = (
+    "WARNING: Using incubator modules",
+    "Setting default log level",
+    "To adjust logging level",
+    "Using Spark's default log4j profile",
+)
+
+
+@contextmanager
+def quiet_start() -> Iterator[None]:
+    """The standard error of a process started in this block is filtered."""
+    read_end, write_end = os.pipe()
+    screen = os.dup(2)
+    os.dup2(write_end, 2)
+    os.close(write_end)
+    threading.Thread(target=_pass_on, args=(read_end,), daemon=True, name="spark-stderr").start()
+    try:
+        yield
+    finally:
+        os.dup2(screen, 2)
+        os.close(screen)
+
+
+def _pass_on(read_end: int) -> None:
+    with os.fdopen(read_end, errors="replace") as lines:
+        for line in lines:
+            if not line.startswith(_NOISE):
+                sys.stderr.write(line)

@@ -1,30 +1,28 @@
 """The JSON schema of the view: the answer of `/api/schema`, which tests check real views against."""
 
+from functools import partial
 from typing import Any
 
+from everstream.observability.history.flow import QUANTILES
 from everstream.observability.history.run_view import POINTS, SERIES, VERSION
 
 Schema = dict[str, Any]
 
 
+def _is(kind: str, says: str = "", **more: Any) -> Schema:
+    return {"type": kind, **more, **({"description": says} if says else {})}
+
+
+_text, _number, _flag = partial(_is, "string"), partial(_is, "number"), partial(_is, "boolean")
+_count = partial(_is, "integer", minimum=0)
+
+
 def _or_null(kind: str, says: str = "") -> Schema:
-    return {"type": [kind, "null"], **({"description": says} if says else {})}
+    return {**_is(kind, says), "type": [kind, "null"]}
 
 
-def _text(says: str = "") -> Schema:
-    return {"type": "string", **({"description": says} if says else {})}
-
-
-def _number(says: str = "") -> Schema:
-    return {"type": "number", **({"description": says} if says else {})}
-
-
-def _count(says: str = "") -> Schema:
-    return {"type": "integer", "minimum": 0, **({"description": says} if says else {})}
-
-
-def _flag(says: str = "") -> Schema:
-    return {"type": "boolean", **({"description": says} if says else {})}
+def _or_nothing(schema: Schema) -> Schema:
+    return {"anyOf": [{"type": "null"}, schema]}
 
 
 def _object(**properties: Schema) -> Schema:
@@ -39,8 +37,7 @@ def _object(**properties: Schema) -> Schema:
 
 def _many(item: Schema, most: int | None = None, says: str = "") -> Schema:
     limit = {} if most is None else {"maxItems": most}
-    about = {"description": says} if says else {}
-    return {"type": "array", "items": item, **limit, **about}
+    return _is("array", says, items=item, **limit)
 
 
 def _by_name(value: Schema, says: str = "") -> Schema:
@@ -69,18 +66,13 @@ _OPERATOR = _object(
     late=_or_null("integer", "records that arrived after their window had closed"),
     dead_letters=_or_null("integer", "skipped records that were kept as dead letters"),
 )
-_EDGE = {
-    "type": "object",
-    "properties": {
-        "from": _text(),
-        "to": _text(),
-        "routing": {"enum": ["fused", "on demand", "by key", "broadcast"]},
-        "per_s": _RATE,
-        "feedback": _flag("closes a cycle"),
-    },
-    "required": ["from", "to", "routing", "per_s", "feedback"],
-    "additionalProperties": False,
-}
+_EDGE = _object(
+    **{"from": _text()},
+    to=_text(),
+    routing={"enum": ["fused", "on demand", "by key", "broadcast"]},
+    per_s=_RATE,
+    feedback=_flag("closes a cycle"),
+)
 _SHARD = _object(
     id=_text("CHAIN:NUMBER"),
     chain=_text(),
@@ -152,14 +144,11 @@ _FAILURE = _object(
     caught_up_ms=_MS,
 )
 _SERIES: Schema = {
-    "type": "object",
-    "description": f"columns of equal length, at most {POINTS} points, older ones further apart",
-    "properties": {
-        "at": _many(_number(_WALL), POINTS),
+    **_object(
+        at=_many(_number(_WALL), POINTS),
         **{name: _many(_or_null("number"), POINTS) for name in SERIES},
-    },
-    "required": ["at", *SERIES],
-    "additionalProperties": False,
+    ),
+    "description": f"columns of equal length, at most {POINTS} points, older ones further apart",
 }
 
 VIEW: Schema = {
@@ -176,12 +165,7 @@ VIEW: Schema = {
         epoch=_count("the newest stable epoch"),
         started_at=_or_null("number", _WALL),
         now=_number(_WALL),
-        ended={
-            "anyOf": [
-                {"type": "null"},
-                _object(outcome=_text(), error=_or_null("string"), at=_number(_WALL)),
-            ]
-        },
+        ended=_or_nothing(_object(outcome=_text(), error=_or_null("string"), at=_number(_WALL))),
         drivers_lost=_count(),
         spark_ui=_or_null("string"),
         actions=_flag("whether /api/actions is available"),
@@ -192,32 +176,23 @@ VIEW: Schema = {
         workers=_many(_WORKER),
         series=_SERIES,
         latency=_by_name(
-            _object(
-                **{name: _or_null("number") for name in ("p50_ms", "p95_ms", "p99_ms")},
-            ),
+            _object(**{name: _or_null("number") for name in QUANTILES}),
             "sink -> from source to sink, over the last seconds",
         ),
         checkpoints=_many(_CHECKPOINT, 100, "newest first"),
         failures=_many(_FAILURE, 200, "newest first"),
-        recovery_line={
-            "anyOf": [
-                {"type": "null"},
-                _by_name(_object(number=_count(), at=_number(_WALL)), "shard -> its checkpoint"),
-            ]
-        },
+        recovery_line=_or_nothing(
+            _by_name(_object(number=_count(), at=_number(_WALL)), "shard -> its checkpoint")
+        ),
         notes=_many(_object(at=_number(_WALL), text=_text(), warning=_flag()), 200, "newest first"),
-        advice={
-            "anyOf": [
-                {"type": "null"},
-                _object(
-                    curve=_many(
-                        _many(_number(), 2),
-                        says="[interval in seconds, share of the time it costs]",
-                    ),
-                    present_s=_number(),
-                    best_s=_number(),
+        advice=_or_nothing(
+            _object(
+                curve=_many(
+                    _many(_number(), 2), says="[interval in seconds, share of the time it costs]"
                 ),
-            ]
-        },
+                present_s=_number(),
+                best_s=_number(),
+            )
+        ),
     ),
 }

@@ -47,7 +47,6 @@ from everstream.core.orders import (
     SendTo,
     WriteManifest,
 )
-from everstream.core.plan import Plan
 from everstream.core.plan_change import (
     Decision,
     Facts,
@@ -60,12 +59,11 @@ from everstream.core.plan_change import (
     difference,
 )
 from everstream.core.plan_events import plan_changed
-from everstream.engine.checkpoint_requests import CheckpointRequests
 from everstream.engine.continuous.driver.attempts import Attempts
 from everstream.engine.continuous.driver.workers import Workers
-from everstream.engine.continuous.transport.control_channel import ControlChannel
 from everstream.engine.continuous.transport.control_messages import (
     Beat,
+    ControlChannel,
     Hello,
     KillFired,
     NewPlan,
@@ -82,17 +80,16 @@ from everstream.engine.continuous.transport.endpoints import Address, SocketFact
 from everstream.engine.continuous.transport.key_exchange import Admission, KeyExchange, Ticket
 from everstream.engine.continuous.worker.operator_logs import Logged, pass_on
 from everstream.engine.continuous.worker.worker import WorkerTask
-from everstream.engine.engine import COMPLETE
+from everstream.engine.engine import COMPLETE, EngineJob
 from everstream.engine.faults.injection import Injector
 from everstream.engine.faults.kills import Kill
 from everstream.engine.manifest_writer import ManifestWriter
 from everstream.engine.reporting.building import epoch_stable, sampled
-from everstream.engine.requests import Requests
+from everstream.engine.requests import CheckpointRequests, Requests
 from everstream.engine.rescaling import ScaleRequests
 from everstream.engine.scrubber import Scrubber
 from everstream.engine.settings.live_settings import NOT_TUNABLE, control_of, flattened
-from everstream.engine.settings.options import RunConfig
-from everstream.errors import EverstreamError, LeaseLost, UserError
+from everstream.errors import EverstreamError, UserError
 from everstream.events import (
     CheckpointStarted,
     IntervalChanged,
@@ -109,7 +106,6 @@ from everstream.events import (
 from everstream.pipeline.checkpointing import Coordinated
 from everstream.pipeline.tuning import Tuning, tunable_in
 from everstream.state.blobs import Blobs
-from everstream.state.store import CheckpointStore, Lease
 
 POLL_MS = 10
 CALM_POLL_MS = 50
@@ -134,21 +130,16 @@ _REPORTED_AT: dict[type, Point] = {
 class Driver:
     """Runs one pipeline to its end."""
 
-    config: RunConfig
+    job: EngineJob
     workers: Workers
     coordinator: Coordinator
-    store: CheckpointStore
-    lease: Lease
     sockets: SocketFactory
     task: Callable[[Address, Ticket], WorkerTask]
     """Makes the worker task once the driver's address is known."""
-    store_url: str = ""
-    replaced: Callable[[], LeaseLost | None] = lambda: None
-    """The error that describes another driver that has taken over; None until then."""
-    next_plan: Plan | None = None
-    """The plan to switch to as soon as nothing is in flight."""
 
     def __post_init__(self) -> None:
+        self.config, self.store, opened = self.job.config, self.job.opened.store, self.job.opened
+        self.listener = self.config.listener
         self.poller = zmq.Poller()
         plan = self.coordinator.plan
         self.attempts = Attempts(
@@ -158,12 +149,11 @@ class Driver:
         self.written: Newest[EpochManifest] = Newest()
         self.running_s: float | None = None
         self.ended_s = 0.0
-        self.listener = self.config.listener
         self.injector = Injector(self.config.kills, plan, self.listener)
         self.pace = self.config.pace()
         self.writer = ManifestWriter(
             self.store,
-            self.lease,
+            opened.lease,
             removes_objects=not self.coordinator.names_what_goes,
             on_done=self._manifest_done,
             on_trouble=self._warn,
@@ -183,13 +173,13 @@ class Driver:
         self._measures_due_s = 0.0
         self.tuning = Tuning()
         """The changed settings, as all workers know them."""
-        self.settings = control_of(plan.graph, self.store, self.store_url, self._warn)
+        self.settings = control_of(plan.graph, self.store, opened.url, self._warn)
         self.scale_requests = ScaleRequests(self.config, plan, self.settings)
         self.plan_change = PlanChange(
             self.config.scheme,
             self.config.policy,
             self.coordinator,
-            target=self.next_plan,
+            target=opened.next_plan,
             spares=self.config.spares,
             pack_after_s=self.config.pack_after_s,
         )
@@ -337,7 +327,7 @@ class Driver:
                 self._checkpoint_requests.begin()
                 self._obey(self.coordinator.on_asked(now_s))
                 self._answer()
-            if (lost := self.replaced()) is not None:
+            if (lost := self.job.replaced()) is not None:
                 self._obey(self.coordinator.on_replaced(lost))
             self._obey(self.coordinator.on_tick(now_s))
             if self.workers.ended and self.end is None:

@@ -53,10 +53,9 @@ from everstream.engine.continuous.transport.poller import Poller, sleep_s
 from everstream.engine.continuous.transport.send_coalescing import TURN_S, SendCoalescing
 from everstream.engine.continuous.transport.wire import Credit, Wire
 from everstream.engine.continuous.worker.background import Background
-from everstream.engine.continuous.worker.memory_watch import MemoryWatch
+from everstream.engine.continuous.worker.memory import MemoryWatch
 from everstream.engine.continuous.worker.operator_logs import LogCollector
-from everstream.engine.continuous.worker.process import WorkerProcess
-from everstream.engine.continuous.worker.process_settings import be_quick
+from everstream.engine.continuous.worker.process import WorkerProcess, be_quick
 from everstream.engine.faults.injection import KillAfter, KillAt, KillNow
 from everstream.errors import (
     EnvironmentFault,
