@@ -36,8 +36,6 @@ class AuditRunner(Protocol):
 
 @dataclass
 class Findings:
-    """The findings of an audit, complete or not."""
-
     plan: Plan
     seed: int
     kills: int

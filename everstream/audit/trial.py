@@ -53,8 +53,6 @@ class EndGate:
 
 @dataclass(frozen=True)
 class Trial:
-    """A run that an audit asks for."""
-
     name: str
     purpose: str
     """Shown to the user when it starts."""

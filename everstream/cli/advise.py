@@ -19,7 +19,6 @@ PIPELINE, REQUIREMENTS = "Pipeline", "Requirements"
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the `everstream` app."""
     app.command("advise")(advise)
 
 

@@ -10,7 +10,6 @@ from everstream.errors import UserError
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the `everstream` app."""
     app.command("annotate")(annotate)
 
 

@@ -30,7 +30,6 @@ NOT_LISTED = ("decisions",)
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the `everstream` app."""
     app.command("help")(help)
 
 

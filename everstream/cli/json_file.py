@@ -12,6 +12,5 @@ JsonFile = Annotated[
 
 
 def write_json(path: Path, figures: Any) -> None:
-    """Write the figures; creates the folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(figures, indent=2) + "\n")

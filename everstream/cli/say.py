@@ -39,7 +39,6 @@ def errors_in_one_line() -> Iterator[None]:
 
 
 def in_words(size_bytes: float) -> str:
-    """A size in a readable unit."""
     size, unit = float(size_bytes), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if size < 1000:

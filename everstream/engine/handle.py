@@ -255,7 +255,6 @@ class RunHandle:
         return f"<run of '{self.name}': {'ended' if self.ended else self._seen.phase.value}>"
 
     def _repr_html_(self) -> str:
-        """The notebook display: the current status."""
         view = self.metrics()
         return run_html({**view, "pipeline": view["pipeline"] or self.name})
 
@@ -269,7 +268,6 @@ class RunHandle:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether a stop was requested."""
         return self._stop_reason is not None
 
     def request_stop(self, reason: str) -> None:
@@ -304,7 +302,6 @@ class RunHandle:
             driver.request_stop(self._stop_reason)
 
     def here(self) -> RunResult:
-        """Perform the run on this thread."""
         self._to_the_end()
         if self._error is not None:
             raise self._error

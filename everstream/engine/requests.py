@@ -10,8 +10,6 @@ ENDED = "the run has ended and accepts no more requests"
 
 
 class Requests:
-    """Work queued for the driver's thread."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: list[tuple[Callable[[], str], Future[str]]] = []
@@ -28,7 +26,6 @@ class Requests:
         return asked
 
     def fulfil(self) -> None:
-        """Perform the requests. On the driver's thread."""
         while self._waiting:
             with self._lock:
                 work, asked = self._waiting.pop(0)
@@ -80,7 +77,6 @@ class CheckpointRequests:
             self._waiting, self._new = self._new, []
 
     def answer(self, epoch: int) -> None:
-        """The checkpoint that was started is stable."""
         waiting, self._waiting = self._waiting, []
         for asked in waiting:
             asked.set_result(epoch)

@@ -74,7 +74,6 @@ class ScaleRequests:
             asked.set_exception(error)
 
     def answer(self, plan: Plan) -> None:
-        """Answer the requests that this plan meets."""
         counts = shard_counts(plan)
         with self._lock:
             waiting, self._waiting = self._waiting, []

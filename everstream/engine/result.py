@@ -233,7 +233,6 @@ def _shortened(text: str) -> str:
 
 
 def checkpoint_json(event: EpochStable) -> dict[str, Any]:
-    """One checkpoint in the JSON form of a result."""
     return {
         "epoch": event.epoch,
         "final": event.final,

@@ -96,8 +96,7 @@ def launch(pipeline: Pipeline, config: RunConfig) -> RunHandle:
             with (
                 held(url, owner_of(pipeline.name), config.take_over or taken is not None),
                 SHARES.taking(
-                    pipeline.graph,
-                    lambda others: engine.reserve(heard, plan, others),
+                    pipeline.graph, lambda others: engine.reserve(heard, plan, others)
                 ) as grant,
             ):
                 more = config.workers is not None or config.autoscale is not None
@@ -147,8 +146,6 @@ def start(
 
 @dataclass
 class _Run:
-    """One run, from the lease on the store to the result."""
-
     config: RunConfig
     plan: Plan
     place: SlotGrant

@@ -64,8 +64,7 @@ def run(
         bool, option("Continue with each change of the program's file.", name="--watch")
     ] = False,
     log_json: Annotated[
-        bool,
-        option("Log to standard error as lines of JSON.", panel=MONITORING, name="--log-json"),
+        bool, option("Log to standard error as lines of JSON.", panel=MONITORING, name="--log-json")
     ] = False,
 ) -> None:
     """Run a pipeline on Spark, or on this machine (--engine local), until its sources end.
@@ -129,9 +128,7 @@ def run_watched(command: RunCommand, json_file: Path | None) -> int:
 
 
 def run_supervised(
-    command: RunCommand,
-    json_file: Path | None,
-    begin: Callable[["Supervisor"], None] | None = None,
+    command: RunCommand, json_file: Path | None, begin: Callable[["Supervisor"], None] | None = None
 ) -> int:
     """begin: gets the supervisor before it starts the first driver."""
     from everstream.cli.runs.supervise import Supervisor

@@ -67,7 +67,6 @@ def load_module(target: str) -> tuple[ModuleType, str, str | None]:
 
 
 def called(function: AnnotatedFunction[..., Any], arguments: Sequence[str]) -> Pipeline:
-    """The pipeline of an annotated function with these arguments."""
     return function.pipeline(**parsed(function, arguments))
 
 

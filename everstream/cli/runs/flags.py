@@ -66,9 +66,7 @@ def _with_default(help: str, default: str) -> str:
     return f"{help} (default: {default})" if default else help
 
 
-def with_flags(
-    command: Callable[Concatenate[Given, P], None],
-) -> Callable[..., None]:
+def with_flags(command: Callable[Concatenate[Given, P], None]) -> Callable[..., None]:
     """A command with a flag for every setting that has one; `command` gets the given ones first."""
     own = list(inspect.signature(command).parameters.values())[1:]
     added = [

@@ -21,7 +21,6 @@ FITS, REFUSED, UNREADABLE = 0, 1, 2
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the `everstream` app."""
     app.command("check")(check)
 
 

@@ -35,7 +35,6 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a 
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the `everstream` app."""
     app.command("checkpoints")(checkpoints)
     app.command("state")(state)
     app.command("rewind")(rewind)

@@ -17,7 +17,6 @@ LOOK_EVERY_S = 0.2
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the `everstream` app."""
     app.command("scale")(scale)
 
 

@@ -15,7 +15,6 @@ from everstream.pipeline.operators.batching import WRITTEN
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the `everstream` app."""
     app.command("tune")(tune)
 
 
@@ -30,8 +29,7 @@ def tune(
         ),
     ] = None,
     reset: Annotated[
-        bool,
-        typer.Option("--reset", help="First restore the settings in the program."),
+        bool, typer.Option("--reset", help="First restore the settings in the program.")
     ] = False,
     as_json: JsonFlag = False,
     store_key: StoreKeyFile = None,

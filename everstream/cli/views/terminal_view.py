@@ -37,8 +37,6 @@ STYLES = {
 
 @dataclass(frozen=True)
 class Room:
-    """The size of the terminal."""
-
     width: int
     height: int
 
@@ -109,7 +107,6 @@ def short(value: float) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """A duration in a readable unit."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:

@@ -19,15 +19,13 @@ NO_LIMIT = 10_000
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the `everstream` app."""
     app.command("top")(top)
 
 
 def top(
     store: StoreArgument,
     once: Annotated[
-        bool,
-        typer.Option("--once", help="Show it once and exit; the default without a terminal."),
+        bool, typer.Option("--once", help="Show it once and exit; the default without a terminal.")
     ] = False,
     store_key: StoreKeyFile = None,
 ) -> None:

@@ -15,7 +15,6 @@ REMOTE_EVERY_S = 3.0
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the `everstream` app."""
     app.command("ui")(ui)
 
 

@@ -28,8 +28,6 @@ REMIND_EVERY_S = FORGET_AFTER_S / 3
 
 
 class StandingBy:
-    """One standby on one store."""
-
     def __init__(
         self,
         store: CheckpointStore,

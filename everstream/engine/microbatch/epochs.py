@@ -46,13 +46,7 @@ from everstream.errors import (
     StoreGone,
     said,
 )
-from everstream.events import (
-    CheckpointAborted,
-    CheckpointsSucceed,
-    EpochRepeated,
-    Note,
-    RunEvent,
-)
+from everstream.events import CheckpointAborted, CheckpointsSucceed, EpochRepeated, Note, RunEvent
 from everstream.pipeline.tuning import Tuning
 from everstream.state.manifest_append import Wait, pause
 from everstream.state.store import CheckpointStore, Lease
@@ -91,8 +85,6 @@ class Watcher:
 
 @dataclass
 class Epochs:
-    """One driver's run of a pipeline."""
-
     layout: Layout
     store: CheckpointStore
     lease: Lease

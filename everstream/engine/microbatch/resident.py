@@ -183,11 +183,9 @@ class Resident:
         return self.runner.processed - before
 
     def leave(self) -> None:
-        """The run is over."""
         self.runner.on_command(Shutdown())
 
     def take_frames(self) -> list[Frame]:
-        """The frames sent since the last call."""
         frames, self.engine.frames, self._granted = self.engine.frames, [], 0
         return frames
 
@@ -315,7 +313,6 @@ class Cache:
         return resident if resident is not None and self._is_current(resident, order) else None
 
     def keep(self, order: Order, resident: Resident) -> None:
-        """The shard has completed its epoch."""
         if self._owner == (order.run, order.era):
             self._residents[resident.shard] = resident
 

@@ -134,8 +134,6 @@ def _check(config: RunConfig, plan: Plan) -> None:
 
 
 class MicroBatches(Watcher):
-    """One run, from an open store to its end."""
-
     def __init__(
         self, config: RunConfig, plan: Plan, context: SparkContext, opened: OpenStore
     ) -> None:
@@ -191,7 +189,6 @@ class MicroBatches(Watcher):
 
     @property
     def forfeited(self) -> float:
-        """Records that were due and were not emitted."""
         return sum(self._forfeited.values())
 
     @property
@@ -203,16 +200,13 @@ class MicroBatches(Watcher):
         self._stop_reason = reason
 
     def ask_checkpoint(self) -> Future[int]:
-        """The first stable epoch that includes all work done so far. From any thread."""
         return self._checkpoint_requests.ask()
 
     @property
     def blobs(self) -> Blobs:
-        """Where the checkpoints are stored."""
         return self.opened.store.blobs
 
     def tune(self, wishes: Mapping[str, str]) -> None:
-        """Change settings from the next epoch on. From any thread."""
         if self._control is not None:
             self._control.tune(wishes)
         else:

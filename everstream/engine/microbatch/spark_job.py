@@ -53,7 +53,6 @@ class LineageMaker:
         """The input of the first stage: as many partitions as it has tasks."""
 
     def name_stage(self, name: str | None) -> None:
-        """The name of the next stage on Spark's pages."""
         self._context.setLocalProperty(_CALL_SITE, name)  # type: ignore[arg-type]
 
     def in_workers(self, before: Any, command: tuple[Any, ...], level: int) -> Any:
@@ -82,8 +81,6 @@ class LineageMaker:
 
 @dataclass
 class SparkJobs:
-    """Runs epochs on Spark."""
-
     context: SparkContext
     layout: Layout
     store_url: str
@@ -121,7 +118,6 @@ class SparkJobs:
         return reports
 
     def cancel(self) -> None:
-        """Cancel the current job."""
         with suppress(*NO_ANSWER):  # Spark is gone, and its job with it
             self.context.cancelJobGroup(self.group)
 
@@ -155,7 +151,6 @@ class SparkJobs:
         return coming
 
     def _description(self, order: Order) -> str:
-        """The description on Spark's pages."""
         name = self.layout.plan.graph.name
         if order.closing:
             return f"everstream {name}: the end"

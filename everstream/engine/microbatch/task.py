@@ -53,8 +53,6 @@ class Surroundings:
 
 @dataclass
 class Task:
-    """One attempt at one partition of one stage."""
-
     layout: Layout
     order: Order
     place: TaskPlacement
@@ -178,7 +176,6 @@ class Task:
 
 
 def digests(frames: Iterable[Arrived]) -> dict[int, Digest]:
-    """Channel -> its traffic in this epoch."""
     found: dict[int, Digest] = {}
     for frame in frames:
         found[frame.position] = frame.added_to(found.get(frame.position, NOTHING))

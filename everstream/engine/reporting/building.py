@@ -65,7 +65,6 @@ def run_started(plan: Plan, about: About, total_records: int | None, at: float =
 
 
 def sampled(measures: Measures, status: RunStatus) -> MetricsSampled:
-    """What shards and workers have measured so far."""
     return MetricsSampled(
         at=measures.wall_s,
         phase=status.phase.value,
@@ -106,7 +105,6 @@ def sampled_from(manifest: EpochManifest | None, status: RunStatus) -> MetricsSa
 
 
 def epoch_stable(manifest: EpochManifest, at: float = 0.0) -> EpochStable:
-    """An epoch, or a recovery line, has become stable."""
     records = manifest.records.values()
     slowest = max(records, key=lambda record: record.capture_s + record.upload_s, default=None)
     return EpochStable(

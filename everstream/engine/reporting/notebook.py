@@ -18,7 +18,6 @@ _CELL = "padding:2px 12px 2px 0;text-align:{};border-bottom:1px solid rgba(128,1
 
 
 def result_html(result: "RunResult") -> str:
-    """The display of a finished run."""
     operators = [
         [escape(name), f"{given[0]:,}", f"{given[1]:,}", f"{result.skipped.get(name, 0):,}"]
         for name, given in result.counts.items()
@@ -48,7 +47,6 @@ def result_html(result: "RunResult") -> str:
 
 
 def run_html(view: View) -> str:
-    """The display of an active run, as of now."""
     ended = view["ended"]
     rows = [
         [

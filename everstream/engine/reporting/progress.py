@@ -16,14 +16,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from everstream.core.orders import Phase
 from everstream.engine.reporting.listener import Listener, Listeners
-from everstream.events import (
-    Progressed,
-    RunEvent,
-    RunStarted,
-    RunStatus,
-    is_warning,
-    sentence,
-)
+from everstream.events import Progressed, RunEvent, RunStarted, RunStatus, is_warning, sentence
 
 RATE_OVER_S = 2.0
 FIRST_LINE_S = 2.0
@@ -32,8 +25,6 @@ GROWTH = 1.5
 
 
 class RateMeter:
-    """Records per second over the last seconds."""
-
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
@@ -75,7 +66,6 @@ class LinePace:
 
 
 def status(run_status: RunStatus, rate: RateMeter, total: int | None) -> str:
-    """The status of a run in one line."""
     words = [run_status.phase.value, f"{run_status.records_read:,} records"]
     if total:
         words.append(f"{run_status.records_read / total:.0%}")
@@ -84,7 +74,6 @@ def status(run_status: RunStatus, rate: RateMeter, total: int | None) -> str:
 
 
 def started_line(event: RunStarted) -> str:
-    """What was started, in one line."""
     return (
         f"{len(event.operators)} operators in {len(event.shards)} shard(s) on "
         f"{event.workers} worker(s)"
@@ -97,8 +86,6 @@ def stamp(console: Console) -> str:
 
 
 class ProgressLines(Listener):
-    """Plain lines with the time."""
-
     def __init__(self, console: Console) -> None:
         self.console = console
         self.rate = RateMeter()
@@ -141,7 +128,6 @@ class ProgressBar(ProgressLines):
 
 
 def heard_early(listener: Listener, progress: bool) -> Listener:
-    """The listener for events before the run starts."""
     shown = (ProgressLines(Console(file=sys.stderr)),) if progress else ()
     return Listeners(listener, *shown)
 

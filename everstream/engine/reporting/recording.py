@@ -55,7 +55,6 @@ class Recorder(Listener):
         self._send(sent(Note("history", text, True)))
 
     def ended(self, outcome: str, error: str | None) -> None:
-        """The run is over."""
         self._follow_recoveries()
         self._send(sent(RunEnded(outcome, error)))
 
@@ -75,8 +74,6 @@ class Recorder(Listener):
 
 @dataclass
 class Recording:
-    """A recorded run."""
-
     config: RunConfig
     about: About
     outcome: str = "ended"

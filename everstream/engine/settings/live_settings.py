@@ -32,15 +32,11 @@ NOT_TUNABLE = "nothing in this pipeline can be tuned: it has no paced source or 
 
 
 class Spread(NamedTuple):
-    """Numbers of shards to record."""
-
     shards: dict[str, Shards]
     instead_of: Mapping[str, int] | None
 
 
 class Control:
-    """The settings of one run."""
-
     def __init__(
         self, blobs: Blobs, remote: bool, tunable: Settings, on_trouble: Callable[[str], None]
     ) -> None:
@@ -151,7 +147,6 @@ def flattened(settings: Settings) -> dict[str, str]:
 def control_of(
     graph: Graph, store: CheckpointStore, store_url: str, on_trouble: Callable[[str], None]
 ) -> Control:
-    """The settings of a run of this pipeline."""
     tunable = tunable_in(graph)
     remote = "://" in store_url and not store_url.startswith("file://")
     return Control(store.blobs, remote, tunable, on_trouble)

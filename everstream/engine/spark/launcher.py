@@ -143,8 +143,6 @@ def kill_task(context: SparkContext, task: int, reason: str) -> None:
 
 @dataclass(frozen=True)
 class FailedTask:
-    """A failed attempt of a task."""
-
     index: int
     attempt: int
     machine: str
@@ -191,7 +189,6 @@ class JobParts:
         return self._jvm.PythonPartitioner(width, 0)
 
     def partitions(self, count: int) -> Any:
-        """An input of this many partitions."""
         return self._context.parallelize(range(count), count)._jrdd
 
     def pickled(self, command: tuple[Any, ...]) -> bytearray:
@@ -226,7 +223,6 @@ class JobParts:
         return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(alone).toSet()
 
     def union(self, rdds: Sequence[Any]) -> Any:
-        """The partitions of all, in this order."""
         parts = self._context._gateway.new_array(self._java_rdd, len(rdds))
         for number, rdd in enumerate(rdds):
             parts[number] = rdd

@@ -101,8 +101,6 @@ def _cause(text: str) -> str:
 
 @dataclass
 class SparkTask:
-    """The body of a Spark task."""
-
     task: WorkerTask
 
     def __call__(self, partition: int, _: Iterable[int]) -> Iterator[int]:

@@ -61,16 +61,7 @@ URGENT = (
 )
 """Events that are shown and saved at once."""
 POINTS = 600
-SERIES = (
-    "in_per_s",
-    "out_per_s",
-    "p50_ms",
-    "p95_ms",
-    "p99_ms",
-    "cpu",
-    "memory_bytes",
-    "behind",
-)
+SERIES = ("in_per_s", "out_per_s", "p50_ms", "p95_ms", "p99_ms", "cpu", "memory_bytes", "behind")
 CURVE_POINTS = 41
 SPREAD = 30.0
 """The advice curve extends by this factor beyond the best and the present interval."""
@@ -114,7 +105,6 @@ class IntervalCosts:
         self._at(at).see(CheckpointSeen(at, pause_s, event.duration_s))
 
     def failure(self, event: RecoveryUpdated) -> None:
-        """A new failure."""
         at = self._in_order(event.at)
         self._at(at).see(FailureSeen(at))
 
@@ -170,7 +160,6 @@ class RunView:
         self._line: dict[str, View] = {}
 
     def take(self, event: RunEvent) -> None:
-        """The next event."""
         self.taken += 1
         self.urgent += isinstance(event, URGENT)
         text = sentence(event)
@@ -206,7 +195,6 @@ class RunView:
         return "" if self.run is None else self.run.pipeline
 
     def view(self, now: float) -> View:
-        """The complete view."""
         run, flow = self.run, self.flow
         if flow.at is not None and now - flow.at > STALE_S:
             flow.rising.interrupted()

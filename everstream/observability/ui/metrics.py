@@ -72,7 +72,6 @@ def exposition(run_view: RunView) -> tuple[bytes, str]:
 
 
 def families(run_view: RunView) -> Iterator[Metric]:
-    """All metrics."""
     if run_view.run is None:
         return
     yield from _of_the_run(run_view)

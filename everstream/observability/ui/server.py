@@ -61,8 +61,6 @@ class BadRequest(UserError):
 
 
 class Routes:
-    """The answers to requests."""
-
     def __init__(self, shown: Shown, guard: Guard) -> None:
         self._shown = shown
         self._guard = guard
@@ -161,7 +159,7 @@ def make_app(shown: Shown, guard: Guard) -> Starlette:
             Route("/api/session", may(routes.session), methods=["POST"]),
             Route("/api/actions/{action}", routes.action, methods=["GET", "POST"]),
             Mount("/", StaticFiles(directory=PAGE, html=True, check_dir=False)),
-        ],
+        ]
     )
     app.add_exception_handler(BadRequest, _not_understood)
     app.add_middleware(partial(Guarded, guard=guard))

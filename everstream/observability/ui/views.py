@@ -53,8 +53,6 @@ class Steerable(Protocol):
 
 
 class Actions:
-    """Passes actions on to a run."""
-
     def __init__(self, run: Steerable) -> None:
         self._run = run
 

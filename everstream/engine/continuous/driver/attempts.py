@@ -27,8 +27,6 @@ STACK_AFTER_S = 1.0
 
 @dataclass
 class Attempt:
-    """A worker process as the driver sees it."""
-
     hello: Hello
     identity: bytes
     heard_s: float
@@ -79,14 +77,12 @@ class Attempts:
         return (attempt.identity for attempt in self._current.values())
 
     def of(self, worker: WorkerId) -> Attempt | None:
-        """The process in this place."""
         return self._placed.get(worker)
 
     def process(self, number: TaskNumber) -> Attempt | None:
         return self._current.get(number)
 
     def place(self, number: TaskNumber, worker: WorkerId) -> Attempt:
-        """This process takes this place."""
         attempt = self._current[number]
         attempt.worker = worker
         self._placed[worker] = attempt
@@ -113,7 +109,6 @@ class Attempts:
         return number in self._current and self._current[number].identity == identity
 
     def measures(self) -> dict[WorkerId, WorkerMeasures]:
-        """The measures of their processes."""
         return {
             worker: WorkerMeasures(
                 attempt.hello.machine,

@@ -200,35 +200,28 @@ class Driver:
         return self._stop_reason is not None
 
     def request_stop(self, reason: str) -> None:
-        """Stop with a checkpoint. Safe from a signal handler or another thread."""
         self._stop_reason = reason
 
     def ask_checkpoint(self) -> Future[int]:
-        """The first stable epoch that includes all work done so far. From any thread."""
         return self._checkpoint_requests.ask()
 
     @property
     def blobs(self) -> Blobs:
-        """Where the checkpoints are stored."""
         return self.store.blobs
 
     def tune(self, wishes: Mapping[str, str]) -> None:
-        """Change settings during the run, `batch` or `NAME.batch` -> value. From any thread."""
         if tunable_in(self.coordinator.plan.graph):
             self.settings.tune(wishes)
         else:
             self._tell(RequestRefused("tune", NOT_TUNABLE))
 
     def scale(self, shards: Mapping[str, int]) -> Future[str]:
-        """Change the numbers of shards during the run; resolves when done. From any thread."""
         return self.scale_requests.ask(shards, self.coordinator.plan)
 
     def set_interval(self, every_s: float) -> Future[str]:
-        """Change the checkpoint interval. From any thread."""
         return self._requests.ask(lambda: self._set_interval(every_s))
 
     def kill_worker(self, worker: int) -> Future[str]:
-        """SIGKILL for the process of a worker, like `kill=`. From any thread."""
         return self._requests.ask(lambda: self._kill_worker(WorkerId(worker)))
 
     def _set_interval(self, every_s: float) -> str:
@@ -518,7 +511,6 @@ class Driver:
     # Plans.
 
     def _look_at_plan(self, now_s: float) -> None:
-        """Check whether the run needs another plan."""
         plan = self.coordinator.plan
         if self.coordinator.phase is Phase.RUNNING:
             self.scale_requests.answer(plan)

@@ -138,7 +138,6 @@ def is_awake(pid: int) -> bool:
 
 
 def folder_of(address: Address) -> Path:
-    """The folder of the worker that listens at this address, on this machine."""
     return Path(address.ipc.removeprefix("ipc://")).parent
 
 

@@ -69,8 +69,6 @@ class Noticed:
 
 @dataclass(frozen=True)
 class TakePlace:
-    """Process: from now on you are this worker."""
-
     worker: WorkerId
 
 
@@ -97,8 +95,6 @@ class Nod:
 
 @dataclass(frozen=True)
 class Tune:
-    """Worker: use these settings from now on."""
-
     tuning: Tuning
 
 

@@ -35,8 +35,6 @@ WATCHED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 @dataclass(frozen=True)
 class RunKeys:
-    """The key pair of one run."""
-
     public: bytes
     secret: bytes = field(repr=False)
 
@@ -47,8 +45,6 @@ class RunKeys:
 
 @dataclass(frozen=True)
 class Address:
-    """The address of a socket."""
-
     machine: str
     ipc: str
     tcp: str | None

@@ -39,8 +39,6 @@ def sleep_s(runners: Iterable[Waits], asked_s: float, now_s: float, at_most_s: f
 
 
 class Poller:
-    """Waits for sockets and file descriptors."""
-
     def __init__(self, waited: Sequence["zmq.Socket[bytes] | int"]) -> None:
         self._poller = zmq.Poller()
         self._fds = []

@@ -102,7 +102,6 @@ class Background:
         os.close(self.wake_fd)
 
     def post(self, callback: Callable[[], None]) -> None:
-        """Call something on the main thread."""
         self._done.append(callback)
         with suppress(OSError):  # awake already, or closing
             os.write(self._write_fd, b"!")

@@ -137,8 +137,6 @@ _STATM: Final = Path("/proc/self/statm")
 
 
 class MemoryWatch:
-    """The memory watch of one worker."""
-
     def __init__(
         self,
         limit_bytes: int,

@@ -22,14 +22,7 @@ import zmq
 from everstream.core.fault_points import Point
 from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId, ShardId, TaskNumber, WorkerId
-from everstream.core.messages import (
-    CheckpointTaken,
-    Command,
-    Committed,
-    Report,
-    Resume,
-    Shutdown,
-)
+from everstream.core.messages import CheckpointTaken, Command, Committed, Report, Resume, Shutdown
 from everstream.core.plan import Plan
 from everstream.core.scheme import Scheme
 from everstream.engine.continuous.liveness.crash_breadcrumb import CrashBreadcrumb
@@ -57,12 +50,7 @@ from everstream.engine.continuous.worker.memory import MemoryWatch
 from everstream.engine.continuous.worker.operator_logs import LogCollector
 from everstream.engine.continuous.worker.process import WorkerProcess, be_quick
 from everstream.engine.faults.injection import KillAfter, KillAt, KillNow
-from everstream.errors import (
-    EnvironmentFault,
-    EverstreamError,
-    FramesLost,
-    InternalError,
-)
+from everstream.errors import EnvironmentFault, EverstreamError, FramesLost, InternalError
 from everstream.events import MemoryNear
 from everstream.runtime.jobs import CommitJob, Upload
 from everstream.runtime.message_log import Segment
