@@ -105,16 +105,14 @@ def open_store(config: RunConfig, plan: Plan, url: str, taken: Lease | None = No
         found.tell(plan)
         for text in found.notes:
             listener.on_event(Note("upgrade", text))
-        if earlier:
-            for name, sink in sinks_of(plan.graph):
-                starting.reach(partial(sink.before_resume, plan.graph.name, name, url))
-            for name, sink in sinks_of(plan.graph):
-                from_epoch = _resumes_from(earlier[0], name)
-                starting.reach(partial(sink.check_resume, plan.graph.name, name, url, from_epoch))
-        else:
-            for name, sink in sinks_of(plan.graph):
-                fresh = partial(sink.start_fresh, plan.graph.name, name, url, config.fresh)
-                starting.reach(fresh)
+        pipeline, sinks = plan.graph.name, list(sinks_of(plan.graph))
+        for name, sink in sinks if earlier else ():
+            starting.reach(partial(sink.before_resume, pipeline, name, url))
+        for name, sink in sinks if earlier else ():
+            from_epoch = _resumes_from(earlier[0], name)
+            starting.reach(partial(sink.check_resume, pipeline, name, url, from_epoch))
+        for name, sink in sinks if not earlier else ():
+            starting.reach(partial(sink.start_fresh, pipeline, name, url, config.fresh))
         if origin is not None:
             listener.on_event(Note("store", f"starting from {origin}, with separate output"))
             other = CheckpointStore.at(origin.store, config.store_key)

@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
+from everstream.cli.options import option
 from everstream.cli.runs.command import StoreKeyFile
 from everstream.cli.say import errors, errors_in_one_line, in_words, say
 from everstream.errors import UserError
@@ -31,7 +32,7 @@ SHOWN_ROWS = 20
 StoreArgument = Annotated[
     str, typer.Argument(metavar="STORE", help="Folder or fsspec URL that was given to --store.")
 ]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+JsonFlag = Annotated[bool, option("Print JSON instead of a table.", name="--json")]
 
 
 def register(app: typer.Typer) -> None:
@@ -43,17 +44,13 @@ def register(app: typer.Typer) -> None:
 def checkpoints(
     store: StoreArgument,
     shards: Annotated[
-        bool, typer.Option("--shards", help="Also show every shard of every checkpoint.")
+        bool, option("Also show every shard of every checkpoint.", name="--shards")
     ] = False,
     verify: Annotated[
-        bool,
-        typer.Option("--verify", help="Read every object of the checkpoints, compare checksums."),
+        bool, option("Read every object of the checkpoints, compare checksums.", name="--verify")
     ] = False,
     repair: Annotated[
-        bool,
-        typer.Option(
-            "--repair", help="Verify, and replace damaged objects by their intact copies."
-        ),
+        bool, option("Verify, and replace damaged objects by their intact copies.", name="--repair")
     ] = False,
     as_json: JsonFlag = False,
     store_key: StoreKeyFile = None,
@@ -88,19 +85,16 @@ def checkpoints(
 
 def state(
     store: StoreArgument,
-    operator: Annotated[
-        str, typer.Option("--operator", metavar="NAME", help="Operator whose state to show.")
-    ],
+    operator: Annotated[str, option("Operator whose state to show.", "NAME", name="--operator")],
     epoch: Annotated[
-        int | None, typer.Option(min=0, help="Epoch of the checkpoint; default: the current one.")
+        int | None, option("Epoch of the checkpoint; default: the current one.", min=0)
     ] = None,
     limit: Annotated[
-        int | None,
-        typer.Option(min=1, help=f"Most rows to show; default: {SHOWN_ROWS}, in files all."),
+        int | None, option(f"Most rows to show; default: {SHOWN_ROWS}, in files all.", min=1)
     ] = None,
     as_json: JsonFlag = False,
     csv: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write the rows to this CSV file.")
+        Path | None, option("Write the rows to this CSV file.", "FILE", name="--csv")
     ] = None,
     store_key: StoreKeyFile = None,
 ) -> None:
@@ -150,10 +144,9 @@ def state(
 def rewind(
     store: StoreArgument,
     to: Annotated[
-        str,
-        typer.Option("--to", metavar="EPOCH|NAME", help="The epoch or savepoint to roll back to."),
+        str, option("The epoch or savepoint to roll back to.", "EPOCH|NAME", name="--to")
     ],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: Annotated[bool, option("Do not ask for confirmation.", name="--yes")] = False,
     store_key: StoreKeyFile = None,
 ) -> None:
     """Roll back to an older checkpoint or a savepoint: the next run resumes from it.

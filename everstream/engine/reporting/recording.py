@@ -21,25 +21,22 @@ from everstream.pipeline.checkpointing import Coordinated, EngineName
 from everstream.state.signing import blobs_at
 
 
+@dataclass
 class Recorder(Listener):
     """Sends the events of one run to its listener, its history and its traces.
 
     It adds derived events: the progress of recoveries, and failures to write the history.
     """
 
-    def __init__(
-        self,
-        run: str,
-        listener: Listener,
-        writer: HistoryWriter | None,
-        troubles: "SimpleQueue[str]",
-    ) -> None:
-        """troubles: messages of the writer."""
-        self._listener = listener
-        self._writer = writer
-        self._troubles = troubles
+    run: str
+    listener: Listener
+    writer: HistoryWriter | None
+    troubles: "SimpleQueue[str]"
+    """Messages of the writer."""
+
+    def __post_init__(self) -> None:
         self._trace = tracing()
-        self._recoveries = RecoveryUpdates(run)
+        self._recoveries = RecoveryUpdates(self.run)
         self._status: RunStatus | None = None
 
     def on_event(self, event: RunEvent) -> None:
@@ -49,7 +46,7 @@ class Recorder(Listener):
             self._status = event.status
             self._follow_recoveries()
         try:
-            text = self._troubles.get_nowait()
+            text = self.troubles.get_nowait()
         except Empty:
             return
         self._send(sent(Note("history", text, True)))
@@ -67,9 +64,9 @@ class Recorder(Listener):
     def _send(self, event: RunEvent) -> None:
         if self._trace is not None:
             self._trace(event)
-        if self._writer is not None:
-            self._writer.take(event)
-        self._listener.on_event(event)
+        if self.writer is not None:
+            self.writer.take(event)
+        self.listener.on_event(event)
 
 
 @dataclass

@@ -40,11 +40,10 @@ def _context(
 ) -> SparkContext:
     if config.spark is None:
         context = make_context(config.master, f"everstream {pipeline}", others)
-    elif not keeps_slots:  # a job stays exact whatever Spark does with its tasks
-        context = config.spark.sparkContext
     else:
         context = config.spark.sparkContext
-        for warning in check_context(context):
+        # A job that keeps no slots stays exact whatever Spark does with its tasks.
+        for warning in check_context(context) if keeps_slots else ():
             config.listener.on_event(Note("spark", warning, True))
     with noticing_the_end(context):
         exposed = exposure(context)
@@ -57,10 +56,6 @@ def _own_slots(plan: Plan) -> int:
     """Slots that sources need for their own Spark jobs."""
     sources = [node.what for node in plan.graph.of_kind(Kind.SOURCE)]
     return sum(source.own_slots for source in sources if isinstance(source, Source))
-
-
-def _besides(spares: int) -> str:
-    return f" besides {spares} for the spares" if spares else ""
 
 
 def workers_for(
@@ -92,6 +87,7 @@ def workers_for(
         )
     if workers is not None and workers > available:
         used = f", of which other runs have {there_are - free}" if others else ""
-        have = f"Spark has {there_are - taken} slot(s){used}{_besides(config.spares)}"
+        besides = f" besides {config.spares} for the spares" if config.spares else ""
+        have = f"Spark has {there_are - taken} slot(s){used}{besides}"
         config.listener.on_event(WorkersLimited(workers, available, have))
     return min(workers or available, available)

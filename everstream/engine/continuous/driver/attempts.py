@@ -8,7 +8,7 @@ process ends, and we can inspect the process when it falls silent.
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 import zmq
 
@@ -110,16 +110,8 @@ class Attempts:
 
     def measures(self) -> dict[WorkerId, WorkerMeasures]:
         return {
-            worker: WorkerMeasures(
-                attempt.hello.machine,
-                attempt.hello.pid,
-                attempt.hello.attempt,
-                attempt.used.cpu_s,
-                attempt.used.memory_bytes,
-                attempt.used.peak_bytes,
-                attempt.used.collecting_s,
-            )
-            for worker, attempt in self._placed.items()
+            worker: WorkerMeasures(a.hello.machine, a.hello.pid, a.hello.attempt, *astuple(a.used))
+            for worker, a in self._placed.items()
         }
 
     # Messages from workers.

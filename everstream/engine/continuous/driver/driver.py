@@ -97,7 +97,6 @@ from everstream.events import (
     PeerUnreachable,
     Progressed,
     RequestRefused,
-    RunEvent,
     RunStatus,
     SettingsChanged,
     WaitingForWorkers,
@@ -139,7 +138,7 @@ class Driver:
 
     def __post_init__(self) -> None:
         self.config, self.store, opened = self.job.config, self.job.opened.store, self.job.opened
-        self.listener = self.config.listener
+        self._tell = self.config.listener.on_event
         self.poller = zmq.Poller()
         plan = self.coordinator.plan
         self.attempts = Attempts(
@@ -149,7 +148,7 @@ class Driver:
         self.written: Newest[EpochManifest] = Newest()
         self.running_s: float | None = None
         self.ended_s = 0.0
-        self.injector = Injector(self.config.kills, plan, self.listener)
+        self.injector = Injector(self.config.kills, plan, self.config.listener)
         self.pace = self.config.pace()
         self.writer = ManifestWriter(
             self.store,
@@ -329,7 +328,7 @@ class Driver:
                 snapshot_due_s = now_s + SNAPSHOT_EVERY_S
                 self._look_around(now_s)
         self.ended_s = time.monotonic()
-        self.listener.on_event(Progressed(self._status()))
+        self._tell(Progressed(self._status()))
 
     def _say_what_is_left_over(self) -> None:
         """Report requests that were not performed: none is dropped silently."""
@@ -355,10 +354,10 @@ class Driver:
         self._heed_settings()
         self._look_at_plan(now_s)
         status = self._status()
-        self.listener.on_event(Progressed(status))
+        self._tell(Progressed(status))
         if now_s >= self._measures_due_s:
             self._measures_due_s = now_s + MEASURES_EVERY_S
-            self.listener.on_event(sampled(self._measures(), status))
+            self._tell(sampled(self._measures(), status))
         for text in self.scrubber.found():
             self._warn(text)
         if self.pace is not None:
@@ -561,9 +560,6 @@ class Driver:
     def _tell_plan(self, identity: bytes) -> None:
         self.control_channel.tell(identity, NewPlan(self.plan_number, self._pickled_plan))
 
-    def _tell(self, event: RunEvent) -> None:
-        self.listener.on_event(event)
-
     def _warn(self, text: str) -> None:
         """A problem with the store that does not end the run."""
         self._tell(Note("store", text, True))
@@ -589,7 +585,7 @@ class Driver:
         elif error is None:
             self.injector.reached(Point.AFTER_PREPARE)
             self.written.append(manifest)
-            self.listener.on_event(epoch_stable(manifest))
+            self._tell(epoch_stable(manifest))
             self._obey(self.coordinator.on_manifest_written(now_s))
             self._answer()
             if self.pace is not None:

@@ -1,4 +1,4 @@
-"""The kernel's view of memory on this machine: how much there is, and which processes it killed."""
+"""Memory: how much this machine has, which processes the kernel killed, and what a worker may use."""
 
 import os
 import re
@@ -136,42 +136,40 @@ def _lines(path: Path) -> list[str]:
 _STATM: Final = Path("/proc/self/statm")
 
 
+@dataclass
 class MemoryWatch:
-    def __init__(
-        self,
-        limit_bytes: int,
-        runners: Collection[ShardRunner],
-        takes_in: Callable[[ShardRunner], bool],
-        warn: Callable[[int, int], None],
-    ) -> None:
-        """takes_in: whether a shard has input from outside this worker.
-        warn: called once with the used bytes and the limit.
-        """
-        self._guard = MemoryGuard(limit_bytes)
-        self._runners = runners
-        self._takes_in = takes_in
-        self._warn = warn
+    """Keeps a worker within its memory limit: measures, warns, and at the limit names the operator."""
+
+    limit_bytes: int
+    runners: Collection[ShardRunner]
+    takes_in: Callable[[ShardRunner], bool]
+    """Whether a shard has input from outside this worker."""
+    warn: Callable[[int, int], None]
+    """Called once with the used bytes and the limit."""
+
+    def __post_init__(self) -> None:
+        self._guard = MemoryGuard(self.limit_bytes)
         self._warned = False
 
     def holds(self, runner: ShardRunner) -> bool:
         """Whether this shard should take no input for now."""
-        return self._guard.strain is Strain.HELD and self._takes_in(runner)
+        return self._guard.strain is Strain.HELD and self.takes_in(runner)
 
     def look(self, now_s: float) -> None:
         used_bytes = own_memory_bytes()
         if used_bytes is None or not self._guard.look(used_bytes, now_s):
             return
-        limit = in_words(self._guard.limit_bytes)
+        limit = in_words(self.limit_bytes)
         match self._guard.strain:
             case Strain.NONE | Strain.IN_VAIN:
                 pass
             case Strain.HELD:
                 if not self._warned:
                     self._warned = True
-                    self._warn(used_bytes, self._guard.limit_bytes)
+                    self.warn(used_bytes, self.limit_bytes)
             case Strain.OVER:
                 runner, most = max(
-                    ((runner, _largest(runner)) for runner in self._runners),
+                    ((runner, _largest(runner)) for runner in self.runners),
                     key=lambda pair: pair[1][2],
                 )
                 operator, keys, about_bytes = most

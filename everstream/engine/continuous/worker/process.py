@@ -56,9 +56,7 @@ class WorkerProcess:
     def __init__(self, task: "WorkerTask", number: TaskNumber, attempt: int, task_id: int) -> None:
         self.number = number
         self.attempt = attempt
-        interface = None
-        if task.over_tcp:
-            interface = address_towards(task.driver.host)
+        interface = address_towards(task.driver.host) if task.over_tcp else None
         admission = let_in(
             task.ticket,
             number,
@@ -91,17 +89,9 @@ class WorkerProcess:
         warm_up()  # while the driver and the other workers get ready
 
     def _say_hello(self) -> None:
-        self.say(
-            Hello(
-                self.number,
-                self.attempt,
-                self._task_id,
-                os.getpid(),
-                self.sockets.machine,
-                self.address,
-                self.plan_number,
-            )
-        )
+        machine, plan, pid = self.sockets.machine, self.plan_number, os.getpid()
+        ids = (self.number, self.attempt, self._task_id)
+        self.say(Hello(*ids, pid, machine, self.address, plan))
 
     def replan(self, new: NewPlan) -> None:
         """Start again with another plan. Messages to the old address are lost."""

@@ -32,7 +32,6 @@ from everstream.engine.continuous.transport.control_messages import (
     Nod,
     Noticed,
     TakePlace,
-    ToDriver,
     ToWorker,
     Tune,
     WantsTuning,
@@ -118,6 +117,7 @@ class Worker:
     def __init__(self, task: WorkerTask, process: WorkerProcess, id: WorkerId) -> None:
         self.id = id
         self.process = process
+        self._say = process.say
         self.store_url: str = process.store_url
         self.scratch = task.scratch
         self.store = process.store
@@ -167,11 +167,8 @@ class Worker:
 
     # Interface for the runners.
 
-    def clock_s(self) -> float:
-        return time.monotonic()
-
-    def wall_s(self) -> float:
-        return time.time()
+    clock_s = staticmethod(time.monotonic)
+    wall_s = staticmethod(time.time)
 
     def send(self, frame: Frame) -> None:
         worker = self.plan.worker_of[frame.channel.receiver]
@@ -401,9 +398,6 @@ class Worker:
         logged = self.logs.take()
         if logged is not None:
             self._say(logged)
-
-    def _say(self, message: ToDriver) -> None:
-        self.process.say(message)
 
     # Injected kills.
 
