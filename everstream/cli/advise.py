@@ -11,8 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from everstream.cli.json_file import write_json
-from everstream.cli.options import option
+from everstream.cli.options import option, write_json
 
 PIPELINE, REQUIREMENTS = "Pipeline", "Requirements"
 """Panels of `--help`."""

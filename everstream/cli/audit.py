@@ -1,9 +1,6 @@
 """`everstream audit`: kill processes of a user's pipeline at random and compare the outputs.
 
-The pipeline runs once undisturbed. Then it runs repeatedly, with a few kills each time, until all
-kills have happened. Every run has the supervisor and screen of `everstream run` and a separate
-store in a temporary folder. `Collect` replaces each sink of the pipeline; with --real-sinks, a sink
-that can writes to a separate place instead.
+Every run has the supervisor and screen of `everstream run` and a separate store in a temporary folder.
 """
 
 import tempfile
@@ -14,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from everstream.cli.json_file import write_json
-from everstream.cli.options import option
+from everstream.cli.options import option, write_json
 from everstream.cli.runs.command import Arguments, StoreKeyFile, Target
 from everstream.cli.runs.flags import flag, settings_for
 from everstream.cli.say import FAILED, KILLED, OK, USAGE, console, say_error

@@ -1,8 +1,4 @@
-"""`everstream demo`: a stateful pipeline, a process killed mid-stream, and proof of exact output.
-
-Runs the accounts workload at a steady rate with checkpoints every second, kills the process of one
-shard, waits for the recovery, and compares every output record with that of a plain loop.
-"""
+"""`everstream demo`: a stateful pipeline, a process killed mid-stream, and proof of exact output."""
 
 import json
 import tempfile

@@ -18,8 +18,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from everstream.cli.json_file import write_json
-from everstream.cli.options import option
+from everstream.cli.options import option, write_json
 
 if TYPE_CHECKING:
     from everstream.planning.model import Behaviour, Model, Result

@@ -1,6 +1,8 @@
 """How commands declare their own options; `runs/flags.py` makes those of the options of a run."""
 
-from typing import Any
+import json
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -14,3 +16,13 @@ def option(
     """
     names = (name,) if name else ()
     return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel, **more)
+
+
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write all figures to this file.")
+]
+
+
+def write_json(path: Path, figures: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(figures, indent=2) + "\n")

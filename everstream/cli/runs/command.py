@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from everstream.cli.json_file import write_json
-from everstream.cli.options import option
+from everstream.cli.options import option, write_json
 from everstream.cli.runs.arguments import RunCommand
 from everstream.cli.runs.flags import Given, settings_for, store_key_flag, with_flags
 from everstream.cli.say import FAILED, TIMED_OUT, USAGE, console, errors, say, say_error

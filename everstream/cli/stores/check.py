@@ -1,8 +1,4 @@
-"""`everstream check`: can this pipeline, as it is written now, resume from that store?
-
-Needs no Spark and only reads, so you can run it before you roll out a new version, while the old one
-still runs.
-"""
+"""`everstream check`: can this pipeline, as it is written now, resume from that store?"""
 
 from typing import Annotated
 

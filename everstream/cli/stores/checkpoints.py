@@ -1,8 +1,4 @@
-"""`everstream checkpoints`, `state` and `rewind`: inspect a store, and roll it back.
-
-They need neither Spark nor the pipeline's program. The first two only read, so you can use them while
-the pipeline runs.
-"""
+"""`everstream checkpoints`, `state` and `rewind`: inspect a store, and roll it back."""
 
 import json
 import os

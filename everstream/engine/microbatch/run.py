@@ -28,8 +28,7 @@ from everstream.engine.requests import CheckpointRequests
 from everstream.engine.settings.live_settings import NOT_TUNABLE, Control, control_of, flattened
 from everstream.engine.settings.options import RunConfig
 from everstream.engine.signals import stopping_on_signals
-from everstream.engine.slot_sharing import Share, SlotGrant
-from everstream.engine.spark.slots import find_slots, warm
+from everstream.engine.spark.slots import OnSpark
 from everstream.engine.store_session import OpenStore
 from everstream.errors import UserError
 from everstream.events import (
@@ -55,17 +54,13 @@ _LOOK_EVERY_S = 0.05
 SAMPLE_EVERY_S = 0.5
 
 
-class MicroBatchEngine:
+class MicroBatchEngine(OnSpark):
     """One Spark job per epoch; Spark moves the records and retries lost tasks."""
+
+    keeps_slots = False
 
     def check(self, config: RunConfig, plan: Plan) -> None:
         _check(config, plan)
-
-    def reserve(self, config: RunConfig, plan: Plan, others: tuple[Share, ...]) -> SlotGrant:
-        return find_slots(config, plan, False, others)
-
-    def warm(self, config: RunConfig, plan: Plan) -> None:
-        warm(config, plan, False)
 
     def drive(self, job: EngineJob) -> EngineEnd:
         if job.opened.next_plan is not None:

@@ -1,10 +1,12 @@
 """The JSON schema of the view: the answer of `/api/schema`, which tests check real views against."""
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
 from everstream.observability.history.flow import QUANTILES
 from everstream.observability.history.run_view import POINTS, SERIES, VERSION
+from everstream.observability.history.tracing import STEPS
 
 Schema = dict[str, Any]
 
@@ -38,6 +40,10 @@ def _object(**properties: Schema) -> Schema:
 def _many(item: Schema, most: int | None = None, says: str = "") -> Schema:
     limit = {} if most is None else {"maxItems": most}
     return _is("array", says, items=item, **limit)
+
+
+def _each(names: Iterable[str], schema: Schema) -> dict[str, Schema]:
+    return dict.fromkeys(names, schema)
 
 
 def _by_name(value: Schema, says: str = "") -> Schema:
@@ -79,29 +85,18 @@ _SHARD = _object(
     number=_count(),
     worker=_count(),
     phase=_text("the run's phase, or 'lost' while its worker is gone"),
-    in_per_s=_RATE,
-    out_per_s=_RATE,
-    bytes_in_per_s=_RATE,
-    bytes_out_per_s=_RATE,
-    busy=_SHARE,
-    waiting=_SHARE,
-    blocked=_SHARE,
-    frames_waiting=_or_null("integer"),
+    **_each(("in_per_s", "out_per_s", "bytes_in_per_s", "bytes_out_per_s"), _RATE),
+    **_each(("busy", "waiting", "blocked"), _SHARE),
     watermark=_or_null("integer", "milliseconds since 1970"),
     lag_s=_or_null("number", "how far the watermark is behind the clock"),
-    state_bytes=_or_null("integer"),
-    state_keys=_or_null("integer"),
-    log_bytes=_or_null("integer"),
+    **_each(("frames_waiting", "state_bytes", "state_keys", "log_bytes"), _or_null("integer")),
 )
 _WORKER = _object(
     id=_count(),
     machine=_or_null("string"),
-    pid=_or_null("integer"),
-    attempt=_or_null("integer"),
+    **_each(("pid", "attempt", "memory_bytes", "peak_bytes"), _or_null("integer")),
     alive=_flag(),
     cpu=_or_null("number", "cores"),
-    memory_bytes=_or_null("integer"),
-    peak_bytes=_or_null("integer"),
     collecting=_or_null("number", "share of the time in garbage collection"),
 )
 _CHECKPOINT = _object(
@@ -137,17 +132,10 @@ _FAILURE = _object(
     went_back=_many(_text(), says="shards that rolled back to a checkpoint"),
     checkpoints_back=_count(),
     rollback_s=_number(),
-    detected_ms=_MS,
-    restarted_ms=_MS,
-    restored_ms=_MS,
-    replayed_ms=_MS,
-    caught_up_ms=_MS,
+    **_each(STEPS, _MS),
 )
 _SERIES: Schema = {
-    **_object(
-        at=_many(_number(_WALL), POINTS),
-        **{name: _many(_or_null("number"), POINTS) for name in SERIES},
-    ),
+    **_object(at=_many(_number(_WALL), POINTS), **_each(SERIES, _many(_or_null("number"), POINTS))),
     "description": f"columns of equal length, at most {POINTS} points, older ones further apart",
 }
 
@@ -156,10 +144,8 @@ VIEW: Schema = {
     "title": "The view of a run",
     **_object(
         version={"const": VERSION},
-        pipeline=_or_null("string"),
+        **_each(("pipeline", "engine", "protocol", "spark_ui"), _or_null("string")),
         store=_or_null("string", "without secrets"),
-        engine=_or_null("string"),
-        protocol=_or_null("string"),
         interval_s=_or_null("number", "between two checkpoints; null: not by time"),
         phase=_text(),
         epoch=_count("the newest stable epoch"),
@@ -167,7 +153,6 @@ VIEW: Schema = {
         now=_number(_WALL),
         ended=_or_nothing(_object(outcome=_text(), error=_or_null("string"), at=_number(_WALL))),
         drivers_lost=_count(),
-        spark_ui=_or_null("string"),
         actions=_flag("whether /api/actions is available"),
         configuration=_by_name(_text()),
         operators=_many(_OPERATOR),
@@ -176,7 +161,7 @@ VIEW: Schema = {
         workers=_many(_WORKER),
         series=_SERIES,
         latency=_by_name(
-            _object(**{name: _or_null("number") for name in QUANTILES}),
+            _object(**_each(QUANTILES, _or_null("number"))),
             "sink -> from source to sink, over the last seconds",
         ),
         checkpoints=_many(_CHECKPOINT, 100, "newest first"),
