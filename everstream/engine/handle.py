@@ -24,7 +24,7 @@ from everstream.engine.reporting.listener import Listener
 from everstream.engine.reporting.notebook import run_html
 from everstream.engine.reporting.query_progress import QueryProgress
 from everstream.engine.result import RunResult
-from everstream.engine.signals import stopping_on_signals
+from everstream.engine.signals import Stoppable, stopping_on_signals
 from everstream.errors import RunFailed, UserError
 from everstream.events import Progressed, RunEvent, RunStatus, sentence
 from everstream.observability.history.run_view import Live
@@ -43,7 +43,7 @@ NO_CHECKPOINTS = "this run takes no checkpoints: start it with checkpoint=es.Coo
 NOT_STARTED = RunStatus(Phase.GATHERING, 0, 0, {}, NO_EPOCH, [])
 
 
-class RunHandle:
+class RunHandle(Stoppable):
     """A started run, which continues in the background.
 
     >>> pipeline = es.Pipeline("ticks").source(es.Range(10)).collect()
@@ -68,7 +68,6 @@ class RunHandle:
         self._perform = perform
         self._lock = threading.Lock()
         self._driver: RunControl | None = None
-        self._stop_reason: str | None = None
         self._requests: list[Mapping[str, str]] = []
         self._asked: list[Future[int]] = []
         self._seen = NOT_STARTED
@@ -116,10 +115,7 @@ class RunHandle:
                 raise TimeoutError(f"'{self.name}' has not ended after {timeout}; it continues")
         self._waited_for = True
         atexit.unregister(self._program_ends)
-        if self._error is not None:
-            raise self._error
-        assert self._result is not None
-        return self._result
+        return self._outcome()
 
     def checkpoint(self, timeout: str | float | None = None) -> int:
         """Take a checkpoint now and return the number of its epoch when it is stable.
@@ -266,13 +262,8 @@ class RunHandle:
 
     # For the code that performs the run.
 
-    @property
-    def stop_requested(self) -> bool:
-        return self._stop_reason is not None
-
     def request_stop(self, reason: str) -> None:
-        """Stop with a checkpoint. Safe from a signal handler."""
-        self._stop_reason = reason
+        super().request_stop(reason)
         if self._driver is not None:
             self._driver.request_stop(reason)
 
@@ -303,6 +294,9 @@ class RunHandle:
 
     def here(self) -> RunResult:
         self._to_the_end()
+        return self._outcome()
+
+    def _outcome(self) -> RunResult:
         if self._error is not None:
             raise self._error
         assert self._result is not None

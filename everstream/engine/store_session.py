@@ -1,11 +1,10 @@
 """Opens the store for a run: takes the lease and finds the checkpoints to resume from."""
 
 import os
-import shutil
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,7 +16,7 @@ from everstream.core.upgrade.fork import forked
 from everstream.engine.availability.start_retry import StartRetry
 from everstream.engine.reporting.listener import Listener
 from everstream.engine.rescaling import as_wanted, earlier_requests
-from everstream.engine.scratch import make_folder
+from everstream.engine.scratch import scratch_folder
 from everstream.engine.settings.options import Origin, RunConfig
 from everstream.errors import LeaseLost, StoreError
 from everstream.events import Note, Stalled, StoreDamaged, StoreTaken
@@ -57,19 +56,9 @@ class OpenStore:
             self.store.sweep(self.lease)
 
 
-@contextmanager
-def store_folder(url: str | None) -> Iterator[str]:
+def store_folder(url: str | None) -> AbstractContextManager[str]:
     """The URL of the store; a temporary folder if there is none."""
-    if url is not None:
-        yield url
-        return
-    folder = make_folder()
-    try:
-        yield folder
-    finally:
-        # A worker that is shutting down may still be writing. That must not hide how the run ended,
-        # so files that cannot be removed now stay in the system's temporary folder.
-        shutil.rmtree(folder, ignore_errors=True)
+    return scratch_folder() if url is None else nullcontext(url)
 
 
 def open_store(config: RunConfig, plan: Plan, url: str, taken: Lease | None = None) -> OpenStore:

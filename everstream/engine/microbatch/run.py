@@ -27,7 +27,7 @@ from everstream.engine.reporting.building import epoch_stable, sampled_from
 from everstream.engine.requests import CheckpointRequests
 from everstream.engine.settings.live_settings import NOT_TUNABLE, Control, control_of, flattened
 from everstream.engine.settings.options import RunConfig
-from everstream.engine.signals import stopping_on_signals
+from everstream.engine.signals import Stoppable, stopping_on_signals
 from everstream.engine.spark.slots import OnSpark
 from everstream.engine.store_session import OpenStore
 from everstream.errors import UserError
@@ -128,7 +128,7 @@ def _check(config: RunConfig, plan: Plan) -> None:
     KillPlan(config.kills, plan, config.listener)
 
 
-class MicroBatches(Watcher):
+class MicroBatches(Stoppable, Watcher):
     def __init__(
         self, config: RunConfig, plan: Plan, context: SparkContext, opened: OpenStore
     ) -> None:
@@ -141,7 +141,6 @@ class MicroBatches(Watcher):
         self.began_s = time.monotonic()
         self.running_s: float | None = None
         self.ended_s = 0.0
-        self._stop_reason: str | None = None
         self._checkpoint_requests = CheckpointRequests()
         self._kills = KillPlan(config.kills, plan, config.listener)
         layout = Layout(plan)
@@ -185,14 +184,6 @@ class MicroBatches(Watcher):
     @property
     def forfeited(self) -> float:
         return sum(self._forfeited.values())
-
-    @property
-    def stop_requested(self) -> bool:
-        return self._stop_reason is not None
-
-    def request_stop(self, reason: str) -> None:
-        """Stop after the current epoch. Safe from a signal handler or another thread."""
-        self._stop_reason = reason
 
     def ask_checkpoint(self) -> Future[int]:
         return self._checkpoint_requests.ask()

@@ -42,6 +42,10 @@ MASTERS = (
 )
 
 
+_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]")
+"""The number of executors, and of the cores of each."""
+
+
 def make_context(master: str, app_name: str, others: tuple[Share, ...] = ()) -> SparkContext:
     """A quiet Spark that always retries a lost task; made once, then reused.
 
@@ -136,8 +140,7 @@ def is_local(master: str) -> bool:
 def slots(context: SparkContext) -> int:
     """How many tasks can run at once, after the executors of a cluster have started."""
     master = str(context.master)
-    promised = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", master)
-    if promised:
+    if promised := _CLUSTER.fullmatch(master):
         return int(promised[1]) * int(promised[2])
     if not is_local(master):
         context.parallelize([0], 1).count()  # returns when the first executor has started
@@ -152,12 +155,10 @@ def slots(context: SparkContext) -> int:
 def slots_of_an_executor(context: SparkContext) -> int:
     """How many tasks one executor runs at once, if known."""
     master = str(context.master)
-    cluster = re.fullmatch(r"local-cluster\[\s*\d+\s*,\s*(\d+)\s*,.*\]", master)
-    if cluster:
-        return int(cluster[1])
-    said = context.getConf().get("spark.executor.cores")
-    known = said is not None and not is_local(master)
-    return max(1, int(said) if known and said else context.defaultParallelism)
+    if promised := _CLUSTER.fullmatch(master):
+        return int(promised[2])
+    said = None if is_local(master) else context.getConf().get("spark.executor.cores")
+    return max(1, int(said or context.defaultParallelism))
 
 
 def check_context(context: SparkContext) -> list[str]:

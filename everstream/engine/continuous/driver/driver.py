@@ -89,6 +89,7 @@ from everstream.engine.requests import CheckpointRequests, Requests
 from everstream.engine.rescaling import ScaleRequests
 from everstream.engine.scrubber import Scrubber
 from everstream.engine.settings.live_settings import NOT_TUNABLE, control_of, flattened
+from everstream.engine.signals import Stoppable
 from everstream.errors import EverstreamError, UserError
 from everstream.events import (
     CheckpointStarted,
@@ -126,7 +127,7 @@ _REPORTED_AT: dict[type, Point] = {
 
 
 @dataclass
-class Driver:
+class Driver(Stoppable):
     """Runs one pipeline to its end."""
 
     job: EngineJob
@@ -189,17 +190,9 @@ class Driver:
         self._pickled_plan = b""
         self._heed_settings()
         self._said_of_peer_s: dict[WorkerId, float] = {}
-        self._stop_reason: str | None = None
         self._checkpoint_requests = CheckpointRequests()
         self._requests = Requests()
         self._patience_s = time.monotonic() + START_PATIENCE_S
-
-    @property
-    def stop_requested(self) -> bool:
-        return self._stop_reason is not None
-
-    def request_stop(self, reason: str) -> None:
-        self._stop_reason = reason
 
     def ask_checkpoint(self) -> Future[int]:
         return self._checkpoint_requests.ask()
