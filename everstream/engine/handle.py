@@ -293,6 +293,7 @@ class RunHandle(Stoppable):
             driver.request_stop(self._stop_reason)
 
     def here(self) -> RunResult:
+        """Perform the run on this thread."""
         self._to_the_end()
         return self._outcome()
 
