@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from everstream.core.measuring.histogram import BUCKETS, Histogram, lower_s
 from everstream.events import RunStarted
 from everstream.extras import extra
+from everstream.observability.history.flow import RunMetrics
 from everstream.observability.history.run_view import RunView
 
 with extra("ui"):
@@ -72,12 +73,12 @@ def exposition(run_view: RunView) -> tuple[bytes, str]:
 
 
 def families(run_view: RunView) -> Iterator[Metric]:
-    if run_view.run is None:
+    if (run := run_view.run) is None:
         return
     yield from _of_the_run(run_view)
-    yield from _of_operators(run_view)
-    yield from _of_shards(run_view)
-    yield from _of_workers(run_view)
+    yield from _of_operators(run, run_view.flow)
+    yield from _of_shards(run, run_view.flow)
+    yield from _of_workers(run, run_view.flow)
     yield _latency(run_view)
 
 
@@ -123,25 +124,18 @@ def _of_the_run(run_view: RunView) -> Iterator[Metric]:
         yield _family(CounterMetricFamily, metric, says, [([name], value)], ["pipeline"])
 
 
-def _started(run_view: RunView) -> RunStarted:
-    assert run_view.run is not None
-    return run_view.run
-
-
-def _of_operators(run_view: RunView) -> Iterator[Metric]:
-    run, sums = _started(run_view), run_view.flow.rising.sums
+def _of_operators(run: RunStarted, flow: RunMetrics) -> Iterator[Metric]:
     placed = [
         (operator.name, shard, labels)
         for operator in run.operators
         for shard, labels in _shards(run, operator.name, operator.chain)
     ]
     for side, (metric, says) in OPERATOR_COUNTERS.items():
-        values = [(labels, sums.get((side, shard, name))) for name, shard, labels in placed]
+        values = [(labels, flow.rising.sums.get((side, shard, n))) for n, shard, labels in placed]
         yield _family(CounterMetricFamily, metric, says, values)
 
 
-def _of_shards(run_view: RunView) -> Iterator[Metric]:
-    run, flow = _started(run_view), run_view.flow
+def _of_shards(run: RunStarted, flow: RunMetrics) -> Iterator[Metric]:
     chains = dict.fromkeys(operator.chain for operator in run.operators)
     placed = [pair for chain in chains for pair in _shards(run, chain, chain)]
     for field, (metric, says) in SHARD_COUNTERS.items():
@@ -159,9 +153,8 @@ def _of_shards(run_view: RunView) -> Iterator[Metric]:
     )
 
 
-def _of_workers(run_view: RunView) -> Iterator[Metric]:
-    flow, name = run_view.flow, run_view.pipeline
-    workers = [str(number) for number in range(_started(run_view).workers)]
+def _of_workers(run: RunStarted, flow: RunMetrics) -> Iterator[Metric]:
+    name, workers = run.pipeline, [str(number) for number in range(run.workers)]
     for field, (metric, says) in WORKER_COUNTERS.items():
         sums = [([name, w], flow.rising.sums.get((field, "worker", w))) for w in workers]
         yield _family(CounterMetricFamily, metric, says, sums, WORKER_LABELS)

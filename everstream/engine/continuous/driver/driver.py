@@ -443,15 +443,12 @@ class Driver(Stoppable):
             self.workers.kill(task)
         missing = self.attempts.missing
         if not self.attempts.all_here:
-            self._look_for_startup_failures(now_s)
+            for lost in self.workers.failed_starts(self.attempts.newest, now_s):
+                self.attempts.heard(lost.number, lost.attempt)
+                self._obey(self.coordinator.on_start_failed(lost.number, lost.error, now_s))
         if missing and now_s > self._patience_s and not self.workers.ended:
             self._patience_s = now_s + START_PATIENCE_S
             self._tell(WaitingForWorkers(missing, len(self.coordinator.plan.workers)))
-
-    def _look_for_startup_failures(self, now_s: float) -> None:
-        for lost in self.workers.failed_starts(self.attempts.newest, now_s):
-            self.attempts.heard(lost.number, lost.attempt)
-            self._obey(self.coordinator.on_start_failed(lost.number, lost.error, now_s))
 
     def _lose(self, number: TaskNumber, how: str, now_s: float) -> None:
         self.attempts.forget(number)

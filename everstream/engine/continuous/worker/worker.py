@@ -126,7 +126,6 @@ class Worker:
         self.to_driver = process.to_driver
         self.control = process.control
         self.inbox = process.inbox
-        self.life = process.life
         self.plan: Plan = process.plan
         self.wire = Wire(self.plan.channels)
         self.background = Background(self.store, self.reached)
