@@ -263,6 +263,7 @@ class RunHandle(Stoppable):
     # For the code that performs the run.
 
     def request_stop(self, reason: str) -> None:
+        """Stop with a checkpoint. Safe from a signal handler or another thread."""
         super().request_stop(reason)
         if self._driver is not None:
             self._driver.request_stop(reason)

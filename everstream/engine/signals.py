@@ -13,6 +13,7 @@ class Stoppable:
 
     @property
     def stop_requested(self) -> bool:
+        """Whether a stop was requested."""
         return self._stop_reason is not None
 
     def request_stop(self, reason: str) -> None:
