@@ -285,7 +285,7 @@ class Driver(Stoppable):
         return self.end
 
     def _loop(self) -> None:
-        began_s = time.monotonic()
+        began_s, timeout_s = time.monotonic(), self.config.timeout_s
         snapshot_due_s = 0.0
         stopped = False
         while self.end is None:
@@ -303,8 +303,8 @@ class Driver(Stoppable):
             self._watch_workers(now_s)
             self._requests.fulfil()
             self._kill_in_time(now_s)
-            if self._out_of_time(now_s - began_s):
-                self._stop_reason = self._stop_reason or f"{self.config.timeout_s:g} s have passed"
+            if timeout_s is not None and now_s - began_s > timeout_s:
+                self._stop_reason = self._stop_reason or f"{timeout_s:g} s have passed"
             if self._stop_reason is not None and not stopped:
                 stopped = True
                 self._obey(self.coordinator.on_stop(self._stop_reason, now_s))
@@ -338,9 +338,6 @@ class Driver(Stoppable):
         """Messages of workers wake the driver; this is how long to wait for everything else."""
         calm = self.coordinator.is_calm(CALM_FROM_S) and not self.config.kills
         return CALM_POLL_MS if calm else POLL_MS
-
-    def _out_of_time(self, passed_s: float) -> bool:
-        return self.config.timeout_s is not None and passed_s > self.config.timeout_s
 
     def _look_around(self, now_s: float) -> None:
         """Periodic work: report the progress, and check whether the run is done."""
