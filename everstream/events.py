@@ -547,52 +547,22 @@ class Note(Event):
     warning: bool = False
 
 
-RunEvent: TypeAlias = (
-    RunStarted
-    | Resumed
-    | Progressed
-    | MetricsSampled
-    | Stopping
-    | StoppedWithoutCheckpoint
-    | RunEnded
-    | DriverLost
-    | StartDelayed
-    | StartReached
-    | StoreTaken
-    | WorkersLimited
-    | WaitingForWorkers
-    | WorkerStarted
-    | StartFailed
-    | SpareLost
-    | WorkerLost
-    | OperatorFailed
-    | ConnectionCut
-    | EpochRepeated
-    | RecoveryUpdated
-    | PeerUnreachable
-    | WorkerSilent
-    | MemoryNear
-    | Killing
-    | CheckpointStarted
-    | EpochStable
-    | CheckpointAborted
-    | CheckpointsSucceed
-    | IntervalChanged
-    | StoreDamaged
-    | Stalled
-    | SettingsChanged
-    | QuiesceStarted
-    | QuiesceGivenUp
-    | PlanChanged
-    | WorkersPacked
-    | RequestHonoured
-    | RequestRefused
-    | Note
-)
-"""Every event that a run can send."""
-
 AnyFailure: TypeAlias = WorkerLost | OperatorFailed | ConnectionCut | EpochRepeated
 """The events that start a recovery."""
+
+_Progress: TypeAlias = RunStarted | Resumed | Progressed | MetricsSampled
+_Ending: TypeAlias = Stopping | StoppedWithoutCheckpoint | RunEnded | DriverLost
+_Starting: TypeAlias = StartDelayed | StartReached | StoreTaken | WorkersLimited | WaitingForWorkers
+_Workers: TypeAlias = WorkerStarted | StartFailed | SpareLost | WorkerSilent | MemoryNear | Killing
+_Recovery: TypeAlias = AnyFailure | RecoveryUpdated | PeerUnreachable
+_Checkpoints: TypeAlias = CheckpointStarted | EpochStable | CheckpointAborted | CheckpointsSucceed
+_Store: TypeAlias = IntervalChanged | StoreDamaged | Stalled
+_Plan: TypeAlias = QuiesceStarted | QuiesceGivenUp | PlanChanged | WorkersPacked
+_Notes: TypeAlias = SettingsChanged | RequestHonoured | RequestRefused | Note
+RunEvent: TypeAlias = (
+    _Progress | _Ending | _Starting | _Workers | _Recovery | _Checkpoints | _Store | _Plan | _Notes
+)
+"""Every event that a run can send."""
 
 _WARNINGS = (
     StoppedWithoutCheckpoint,
@@ -628,16 +598,9 @@ def is_warning(event: RunEvent) -> bool:
 def sentence(event: RunEvent) -> str | None:
     """The event in plain English; None for events that only carry figures."""
     match event:
-        case (
-            RunStarted()
-            | Progressed()
-            | MetricsSampled()
-            | RunEnded()
-            | WorkerStarted()
-            | RecoveryUpdated()
-            | CheckpointStarted()
-            | EpochStable()
-        ):
+        case RunStarted() | Progressed() | MetricsSampled() | RunEnded() | WorkerStarted():
+            return None
+        case RecoveryUpdated() | CheckpointStarted() | EpochStable() | PlanChanged(explained=True):
             return None
         case Resumed(epoch=epoch, final=final):
             return f"{'showing the last results of' if final else 'resuming from'} epoch {epoch}"
@@ -645,10 +608,8 @@ def sentence(event: RunEvent) -> str | None:
             return f"stopping after epoch {epoch}: {reason}"
         case StoppedWithoutCheckpoint(waited_for=waited_for, epoch=epoch):
             why = f" ({waited_for} is not complete)" if waited_for is not None else ""
-            return (
-                f"stopping without a checkpoint, which did not complete in time{why}: the next run "
-                f"resumes from {_epoch(epoch)}"
-            )
+            then = f"the next run resumes from {f'epoch {epoch}' if epoch else 'the start'}"
+            return f"stopping without a checkpoint, which did not complete in time{why}: {then}"
         case DriverLost(how=how, restart=restart, limit=limit):
             again = f"; restarting it ({restart} of {limit})"
             return f"the driver died ({how}){again}" if restart else None
@@ -731,8 +692,6 @@ def sentence(event: RunEvent) -> str | None:
             return f"a change of shards ({changes}): waiting until nothing is in flight"
         case QuiesceGivenUp(purpose=purpose, reason=reason):
             return f"{purpose} is given up: {reason}. The run continues as before"
-        case PlanChanged(explained=True):
-            return None
         case PlanChanged():
             changes = change_of_shards(
                 event.before, event.after, event.workers_before, event.workers
@@ -743,11 +702,7 @@ def sentence(event: RunEvent) -> str | None:
                 f"{missing} of {workers} worker(s) have been gone for {gone_s:g} s: all shards are "
                 f"packed onto the remaining {left}"
             )
-        case RequestHonoured(text=text):
-            return text
-        case RequestRefused(reason=reason):
-            return reason
-        case Note(text=text):
+        case RequestHonoured(text=text) | RequestRefused(reason=text) | Note(text=text):
             return text
         case _:
             assert_never(event)
@@ -775,10 +730,6 @@ def _then(failure: AnyFailure) -> str:
     if failure.from_epoch is None:
         return f"{again}looking for the recovery line"
     return f"{again}rolling back to epoch {failure.from_epoch}"
-
-
-def _epoch(epoch: int) -> str:
-    return f"epoch {epoch}" if epoch else "the start"
 
 
 def _megabytes(size_bytes: int) -> str:

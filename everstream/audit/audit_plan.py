@@ -36,8 +36,6 @@ class AuditRunner(Protocol):
 
 @dataclass
 class Findings:
-    """The findings of an audit, complete or not."""
-
     plan: Plan
     seed: int
     kills: int
@@ -95,9 +93,7 @@ class Findings:
             "plan": [list(run.trial.kills) for run in self.disturbed],
             "expected": self.expected,
             "runs": [run.to_json() for run in self.disturbed],
-            "undisturbed_again": None
-            if self.again is None
-            else [difference.to_json() for difference in self.again],
+            "undisturbed_again": self.again and [one.to_json() for one in self.again],
         }
 
 

@@ -22,10 +22,7 @@ AT_A_POINT, AFTER_RECORDS = 0.6, 0.85
 DRIVER_SHARE = 0.25
 TRIES = 1000
 
-ANYWHERE = (
-    *(Point.BEFORE_SNAPSHOT, Point.IN_SNAPSHOT, Point.AFTER_SNAPSHOT),
-    Point.IN_RESTORE,
-)
+ANYWHERE = (*(Point.BEFORE_SNAPSHOT, Point.IN_SNAPSHOT, Point.AFTER_SNAPSHOT), Point.IN_RESTORE)
 AT_SINKS = (*ANYWHERE, Point.AFTER_PREPARE, Point.IN_COMMIT, Point.AFTER_COMMIT)
 AT_DRIVER = tuple(point for point in Point if point is not Point.AFTER_COMMIT)
 """A driver commits nothing itself."""

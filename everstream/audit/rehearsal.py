@@ -1,27 +1,83 @@
 """Prepares a user's pipeline for an audit: it never writes to its real output.
 
-Every sink is replaced by one that collects its records (`stand_in`) or, on request, writes to a separate
+Every sink is replaced by one that collects its records (`StandIn`) or, on request, writes to a separate
 place beside the real one. In a disturbed run sources are slowed as well and do not end before a gate is
 opened, so that even a short pipeline lives long enough to be killed with records in flight. For that
 purpose their frames are cut into smaller ones, unless an operator looks at whole batches: its output
 would change with them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
 
-from everstream.audit.stand_in import StandIn
 from everstream.audit.throttled_source import ThrottledSource
-from everstream.pipeline.batch import records_of
+from everstream.connectors.agreed_schema import Agreement
+from everstream.connectors.collect import Collect
+from everstream.connectors.columns import Columns
+from everstream.pipeline.batch import Batch, records_of
 from everstream.pipeline.graph import Graph, Kind, Node
 from everstream.pipeline.operator import Operator
 from everstream.pipeline.operators import builtin
 from everstream.pipeline.operators.builtin import Branch, Filter, MapBatches, Select, WithColumns
-from everstream.pipeline.sink import Sink
+from everstream.pipeline.sink import Committable, Permit, Sink, SinkShard, Writer
 from everstream.pipeline.source import Source
 from everstream.pipeline.stream import Pipeline
+
+
+class StandIn(Collect):
+    """Collects what this sink would store.
+
+    A sink with columns stores a value in the type its shards have agreed on, or refuses the record.
+    That depends on which records come first, so its stand-in decides as it would, in the store of
+    the run: an audit sees a column that drifts in type from batch to batch.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        super().__init__()
+        self.max_shards = sink.max_shards
+        self._sink = sink
+
+    def open(self, shard: SinkShard) -> Writer:
+        columns = self._sink.columns(shard)
+        collecting = super().open(shard)
+        return collecting if columns is None else _Settling(collecting, columns)
+
+    def start_fresh(self, pipeline: str, operator: str, store: str, replace: bool) -> None:
+        super().start_fresh(pipeline, operator, store, replace)
+        Agreement(pipeline, operator, store).forget()
+
+
+class _Settling(Writer):
+    def __init__(self, collecting: Writer, columns: Columns) -> None:
+        self._collecting = collecting
+        self._columns = columns
+
+    def write(self, batch: Batch) -> None:
+        if len(batch):
+            settled = self._columns.settle(batch)
+            # Where types may still widen, a number is written as it came.
+            self._collecting.write(batch if self._columns.widens else settled)
+
+    def saved(self) -> Any:
+        return self._columns.saved()
+
+    def restore(self, saved: Any) -> None:
+        self._columns.restore(saved)
+
+    def prepare(self, checkpoint: int) -> Committable | None:
+        return self._collecting.prepare(checkpoint)
+
+    def recover(self, transactions: Sequence[Committable], permit: Permit) -> Sequence[Committable]:
+        return self._collecting.recover(transactions, permit)
+
+    def adopt(self, transactions: Sequence[Committable]) -> Sequence[Committable]:
+        return self._collecting.adopt(transactions)
+
+    def close(self) -> None:
+        self._collecting.close()
 
 
 @dataclass(frozen=True)
@@ -53,9 +109,7 @@ def _stand_in(node: Node, how: Rehearsal, graph: Graph) -> Any:
     if node.kind is Kind.SINK:
         assert isinstance(node.what, Sink)
         real = None if how.audit_copy is None else node.what.audit_copy(how.audit_copy)
-        if real is not None:
-            return real
-        return StandIn(node.what)
+        return real or StandIn(node.what)
     if node.kind is Kind.SOURCE and how.gate is not None:
         assert isinstance(node.what, Source)
         rate = dict(how.records).get(node.name, 0) / how.lasts_s

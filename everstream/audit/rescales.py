@@ -30,7 +30,6 @@ class Rescales:
         self.happened = 0
 
     def ask(self, store: Path) -> None:
-        """Some operators are to have other shards."""
         chosen = self._random.sample(self._units, self._random.randint(1, len(self._units)))
         wanted = {name: self._random.randint(1, MOST) for unit in chosen for name in unit[:1]}
         together = {name: wanted[unit[0]] for unit in chosen for name in unit}

@@ -1,4 +1,4 @@
-"""One run of an audit: the request, and its outcome."""
+"""One run of an audit: the request, when its sources may end, and its outcome."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from everstream.audit.comparison import Difference, compare
-from everstream.audit.end_gate import EndGate
 from everstream.audit.kill_plan import lasts_s
 from everstream.audit.rehearsal import Rehearsal, clear, collected
 from everstream.core.coordinators.recovery_report import RecoveryReport
+from everstream.core.orders import Phase
 from everstream.core.plan import Plan
 from everstream.engine.faults.kills import DRIVER, Kill
 from everstream.pipeline.graph import Kind
@@ -23,10 +23,36 @@ Counts = Mapping[str, Sequence[int]]
 """Operator -> records in and out."""
 
 
+class EndGate:
+    """Opens the gate when every kill has happened, or when none has for long in a healthy run.
+
+    The gate is a file: the sources, in other processes, check whether it exists.
+    """
+
+    def __init__(self, gate: Path, kills: int, patience_s: float) -> None:
+        self.gate = gate
+        self.delivered: list[Kill] = []
+        self._kills = kills
+        self._patience_s = patience_s
+        self._quiet_since_s: float | None = None
+
+    def on_kill(self, kill: Kill) -> None:
+        self.delivered.append(kill)
+        self._quiet_since_s = None
+        if len(self.delivered) == self._kills:
+            self.gate.touch()
+
+    def on_progress(self, phase: Phase, now_s: float) -> None:
+        if phase is not Phase.RUNNING:
+            self._quiet_since_s = None
+        elif self._quiet_since_s is None:
+            self._quiet_since_s = now_s
+        elif now_s - self._quiet_since_s > self._patience_s:
+            self.gate.touch()
+
+
 @dataclass(frozen=True)
 class Trial:
-    """A run that an audit asks for."""
-
     name: str
     purpose: str
     """Shown to the user when it starts."""
@@ -83,11 +109,11 @@ class Trials:
     def _trial(
         self, name: str, purpose: str, how: Rehearsal, patience_s: float, kills: Sequence[str] = ()
     ) -> Trial:
-        strategy = EndGate(self._gate(name), len(kills), patience_s)
+        gate = EndGate(self._gate(name), len(kills), patience_s)
         if self.audit_copy is not None:
             how = replace(how, audit_copy=f"{self.audit_copy}-{name}")
         store = self.folder / name
-        return Trial(name, purpose, self.plan, store, how, strategy, tuple(kills), self.key)
+        return Trial(name, purpose, self.plan, store, how, gate, tuple(kills), self.key)
 
     def _gate(self, name: str) -> Path:
         return self.folder / f"{name}.gate"

@@ -11,135 +11,82 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from everstream.cli.json_file import write_json
+from everstream.cli.options import option, write_json
+
+PIPELINE, REQUIREMENTS = "Pipeline", "Requirements"
+"""Panels of `--help`."""
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the `everstream` app."""
     app.command("advise")(advise)
 
 
 def advise(
-    state_size: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="State of all shards, such as 2GB.")
-    ] = None,
+    state_size: Annotated[str | None, option("State of all shards, such as 2GB.", "SIZE")] = None,
     write_bandwidth: Annotated[
-        str | None,
-        typer.Option(metavar="RATE", help="Write bandwidth of the store, such as 200MB/s."),
+        str | None, option("Write bandwidth of the store, such as 200MB/s.", "RATE")
     ] = None,
-    rate: Annotated[
-        str | None, typer.Option(metavar="RATE", help="Records that arrive, such as 50k/s.")
-    ] = None,
+    rate: Annotated[str | None, option("Records that arrive, such as 50k/s.", "RATE")] = None,
     capacity: Annotated[
-        str | None,
-        typer.Option(metavar="RATE", help="Most records the job can process, such as 150k/s."),
+        str | None, option("Most records the job can process, such as 150k/s.", "RATE")
     ] = None,
     mtbf: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Mean time between failures of the job, such as 6h."),
+        str | None, option("Mean time between failures of the job, such as 6h.", "TIME")
     ] = None,
     recovery: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="Time from a failure until state is restored, such as 2s."
-        ),
+        str | None, option("Time from a failure until state is restored, such as 2s.", "TIME")
     ] = None,
     capture: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME",
-            help="How long a checkpoint pauses processing, such as 50ms.",
-            rich_help_panel="Pipeline",
-        ),
+        option("How long a checkpoint pauses processing, such as 50ms.", "TIME", PIPELINE),
     ] = None,
     record_size: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Size of a record between shards, such as 100B.",
-            rich_help_panel="Pipeline",
-        ),
+        str | None, option("Size of a record between shards, such as 100B.", "SIZE", PIPELINE)
     ] = None,
     shards: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of shards of the job.", rich_help_panel="Pipeline"),
+        int | None, option("Number of shards of the job.", panel=PIPELINE, min=1)
     ] = None,
-    cycles: Annotated[
-        bool, typer.Option(help="The graph has feedback edges.", rich_help_panel="Pipeline")
-    ] = False,
+    cycles: Annotated[bool, option("The graph has feedback edges.", panel=PIPELINE)] = False,
     exactly_once: Annotated[
-        bool,
-        typer.Option(
-            help="No record may count twice after a failure.", rich_help_panel="Requirements"
-        ),
+        bool, option("No record may count twice after a failure.", panel=REQUIREMENTS)
     ] = True,
     target_recovery: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Longest time from a failure until caught up, such as 10s.",
-            rich_help_panel="Requirements",
-        ),
+        option("Longest time from a failure until caught up, such as 10s.", "TIME", REQUIREMENTS),
     ] = None,
     max_overhead: Annotated[
         str | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Most that checkpoints may cost without failures, such as 2%.",
-            rich_help_panel="Requirements",
+        option(
+            "Most that checkpoints may cost without failures, such as 2%.", "SHARE", REQUIREMENTS
         ),
     ] = None,
     slots: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Tasks that Spark can run at once.", rich_help_panel="Requirements"
-        ),
+        int | None, option("Tasks that Spark can run at once.", panel=REQUIREMENTS, min=1)
     ] = None,
     sockets: Annotated[
-        bool,
-        typer.Option(
-            help="Workers may open sockets to each other.", rich_help_panel="Requirements"
-        ),
+        bool, option("Workers may open sockets to each other.", panel=REQUIREMENTS)
     ] = True,
     max_latency: Annotated[
         str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Longest time until a result is visible, such as 1s.",
-            rich_help_panel="Requirements",
-        ),
+        option("Longest time until a result is visible, such as 1s.", "TIME", REQUIREMENTS),
     ] = None,
     from_run: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Take missing values from the --json result of this run."
-        ),
+        Path | None, option("Take missing values from the --json result of this run.", "FILE")
     ] = None,
     measured: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Use protocol costs that `everstream bench protocols --json` measured here "
-            "instead of the built-in ones.",
-            rich_help_panel="Advanced",
+        option(
+            "Use protocol costs that `everstream bench protocols --json` measured here instead of "
+            "the built-in ones.",
+            "FILE",
+            "Advanced",
         ),
     ] = None,
     figure: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Draw cost against interval into this PNG.",
-            rich_help_panel="Output",
-        ),
+        Path | None, option("Draw cost against interval into this PNG.", "FILE", "Output")
     ] = None,
     json_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--json",
-            metavar="FILE",
-            help="Write the advice to this file.",
-            rich_help_panel="Output",
-        ),
+        Path | None, option("Write the advice to this file.", "FILE", "Output", "--json")
     ] = None,
 ) -> None:
     """Recommend a checkpoint interval, protocol and engine, and predict what a failure costs.
@@ -190,9 +137,9 @@ def advise(
         raise typer.BadParameter(str(error)) from error
     console.print(str(advice), highlight=False, soft_wrap=True)
     console.print(_options_table(advice.options))
-    for option in advice.options:
-        if not option.usable:
-            console.print(f"Not {option.protocol}: {option.note}.", highlight=False)
+    for one in advice.options:
+        if not one.usable:
+            console.print(f"Not {one.protocol}: {one.note}.", highlight=False)
     if figure is not None:
         console.print(f"Figure: {figures.advice_curve(advice, figure)}")
     if json_file is not None:
@@ -206,17 +153,17 @@ def _options_table(options: Any) -> Table:
     table = Table(title="The protocols at their best interval")
     for name in ("protocol", "interval", "no failure", "recovery", "worst", "replayed", "stops"):
         table.add_column(name, justify="left" if name == "protocol" else "right", no_wrap=True)
-    for option in options:
-        if not option.usable:
+    for one in options:
+        if not one.usable:
             continue
         table.add_row(
-            option.protocol,
-            show_duration(option.interval_s),
-            f"{option.overhead:.2%}",
-            show_duration(option.recovery_s),
-            show_duration(option.worst_recovery_s),
-            show_count(option.replayed),
-            f"{option.stopped_share:.0%}",
+            one.protocol,
+            show_duration(one.interval_s),
+            f"{one.overhead:.2%}",
+            show_duration(one.recovery_s),
+            show_duration(one.worst_recovery_s),
+            show_count(one.replayed),
+            f"{one.stopped_share:.0%}",
         )
     return table
 

@@ -4,14 +4,12 @@ from typing import Annotated
 
 import typer
 
-from everstream.cli.runs.command import Arguments, say_error
+from everstream.cli.runs.command import Arguments
+from everstream.cli.say import errors_in_one_line
 from everstream.errors import UserError
-
-USAGE = 2
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the `everstream` app."""
     app.command("annotate")(annotate)
 
 
@@ -35,11 +33,8 @@ def annotate(
 
     Exit codes: 0 shown; 2 wrong usage, or a mistake in the annotations, which is reported.
     """
-    try:
+    with errors_in_one_line():
         typer.echo(shown(target, tuple(arguments or ())), nl=False)
-    except UserError as error:
-        say_error(error.message)
-        raise typer.Exit(USAGE) from None
 
 
 def shown(target: str, arguments: tuple[str, ...]) -> str:

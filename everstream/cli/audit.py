@@ -1,24 +1,21 @@
 """`everstream audit`: kill processes of a user's pipeline at random and compare the outputs.
 
-The pipeline runs once undisturbed. Then it runs repeatedly, with a few kills each time, until all
-kills have happened. Every run has the supervisor and screen of `everstream run` and a separate
-store in a temporary folder. `Collect` replaces each sink of the pipeline; with --real-sinks, a sink
-that can writes to a separate place instead.
+Every run has the supervisor and screen of `everstream run` and a separate store in a temporary folder.
 """
 
-import json
 import tempfile
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
+from everstream.cli.options import option, write_json
 from everstream.cli.runs.command import Arguments, StoreKeyFile, Target
 from everstream.cli.runs.flags import flag, settings_for
-from everstream.errors import EverstreamError
+from everstream.cli.say import FAILED, KILLED, OK, USAGE, console, say_error
+from everstream.errors import EverstreamError, UserError
 
 if TYPE_CHECKING:
     from everstream.audit.audit_plan import Findings
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
     from everstream.pipeline.stream import Pipeline
     from everstream.state.signing import StoreKey
 
-console = Console()
 NONDETERMINISM = (
     "Outputs can differ without any failure because of operators that look at whole batches "
     "(map_batches, process_batch), clocks, random numbers, sums of floats, or the order in which "
@@ -39,41 +35,28 @@ NONDETERMINISM = (
 def audit(
     target: Target,
     arguments: Arguments = None,
-    kills: Annotated[int, typer.Option(min=1, help="Number of kills.")] = 20,
-    seed: Annotated[int, typer.Option(help="The same seed draws the same kills.")] = 7,
+    kills: Annotated[int, option("Number of kills.", min=1)] = 20,
+    seed: Annotated[int, option("The same seed draws the same kills.")] = 7,
     drivers: Annotated[
-        bool,
-        typer.Option("--drivers", help="Kill the driver as well.", rich_help_panel="Faults"),
+        bool, option("Kill the driver as well.", panel="Faults", name="--drivers")
     ] = False,
     every: Annotated[str, flag("every", default="200ms")] = "200ms",
     master: Annotated[
-        str,
-        flag(
-            "master",
-            "Spark master on this machine.",
-            "local[4]",
-        ),
+        str, flag("master", "Spark master on this machine.", "local[4]")
     ] = "local[4]",
     workers: Annotated[str | None, flag("workers")] = None,
     timeout: Annotated[str, flag("timeout", "Give up if one run takes longer.", "10m")] = "10m",
     rescale: Annotated[
-        bool,
-        typer.Option(
-            "--rescale", help="Change numbers of shards between kills.", rich_help_panel="Faults"
-        ),
+        bool, option("Change numbers of shards between kills.", panel="Faults", name="--rescale")
     ] = False,
     real_sinks: Annotated[
         bool,
-        typer.Option(
-            "--real-sinks",
-            help="Audit Kafka sinks too, on temporary topics.",
-            rich_help_panel="Faults",
-        ),
+        option("Audit Kafka sinks too, on temporary topics.", panel="Faults", name="--real-sinks"),
     ] = False,
     engine: Annotated[str | None, flag("engine")] = None,
     store_key: StoreKeyFile = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the result to this file.")
+        Path | None, option("Write the result to this file.", "FILE", name="--json")
     ] = None,
 ) -> None:
     """Kill processes of your pipeline at random and check that no record is lost or duplicated.
@@ -96,10 +79,7 @@ def audit(
     from everstream.audit.audit_plan import Audit
     from everstream.cli.audit_stage import SupervisedStage
     from everstream.cli.runs.arguments import RunCommand
-    from everstream.cli.runs.command import say_error
     from everstream.cli.runs.finding import load_pipeline
-    from everstream.cli.runs.supervise import FAILED, USAGE
-    from everstream.errors import UserError
     from everstream.state.signing import StoreKey
 
     called_with = tuple(arguments or ())
@@ -123,11 +103,10 @@ def audit(
             ).run()
         code = conclude(findings, stage)
         if json_file is not None and findings.disturbed and not findings.interrupted:
-            json_file.parent.mkdir(parents=True, exist_ok=True)
             report = {**findings.to_json(), "exit_code": code}
             if rescales is not None:
                 report |= {"rescales_asked": rescales.asked, "rescales_happened": rescales.happened}
-            json_file.write_text(json.dumps(report, indent=2) + "\n")
+            write_json(json_file, report)
     except UserError as error:
         say_error(error.message)
         code = USAGE
@@ -142,7 +121,6 @@ def _rescales(
 ) -> "Rescales | None":
     from everstream.audit.rescales import Rescales
     from everstream.core.plan import make_plan
-    from everstream.errors import UserError
 
     if not wanted:
         return None
@@ -156,7 +134,6 @@ def _rescales(
 def _label(pipeline: "Pipeline") -> str:
     """A label for the copies that real sinks write to; prints which sinks are tested."""
     from everstream.audit.rehearsal import real_sinks
-    from everstream.errors import UserError
     from everstream.pipeline.graph import Kind
 
     every = [node.name for node in pipeline.graph.of_kind(Kind.SINK)]
@@ -174,8 +151,6 @@ def _label(pipeline: "Pipeline") -> str:
 
 def conclude(findings: "Findings", stage: "SupervisedStage") -> int:
     """Print the findings; returns the exit code."""
-    from everstream.cli.runs.supervise import FAILED, KILLED, OK
-
     if not findings.undisturbed.finished:
         return KILLED if stage.failed_with is None else stage.failed_with
     if findings.interrupted:

@@ -8,8 +8,8 @@ from rich.markup import escape
 from everstream.audit.rescales import Rescales
 from everstream.audit.trial import Trial, TrialResult
 from everstream.cli.runs.arguments import RunCommand
-from everstream.cli.runs.command import say_error
-from everstream.cli.runs.supervise import FAILED, USAGE, Supervisor
+from everstream.cli.runs.supervise import Supervisor
+from everstream.cli.say import FAILED, USAGE, say_error
 from everstream.cli.views.messages import (
     DriverFailed,
     DriverFinished,
@@ -69,7 +69,7 @@ class SupervisedStage:
         supervisor = Supervisor(command, show)
         with make_screen(self.console) as screen:
             if self.console.is_terminal:
-                supervisor.pass_to(screen.passing)
+                supervisor.passing = screen.passing
             supervisor.run()
         show_recoveries(self.console, supervisor.log.recoveries)
         ending = _ending_of(supervisor, trial)

@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from everstream.cli.runs.flags import Given, configured_for, in_words, with_flags
+from everstream.cli.say import errors_in_one_line
 from everstream.engine.settings.configuration import Configured
-from everstream.errors import UserError
 from everstream.hiding import hidden_in, without_secret
 from everstream.pipeline.options import SETTINGS, RunOptions
 
@@ -39,17 +39,11 @@ def config(
 
     Exit codes: 0 all values are valid; 2 one is not, or there is no such option.
     """
-    from everstream.cli.runs.command import say_error
-    from everstream.cli.runs.supervise import USAGE
-
-    try:
+    with errors_in_one_line():
         configured = configured_for(target)
         for name, value in in_words(given).items():
             configured[name] = Configured(value, f"flag {SETTINGS[name].flag}")
         RunOptions.from_settings({name: one.value for name, one in configured.items()})
-    except UserError as error:
-        say_error(error.message)
-        raise typer.Exit(USAGE) from None
     if as_json:
         typer.echo(json.dumps(_in_json(configured), indent=2))
     else:

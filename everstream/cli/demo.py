@@ -1,8 +1,4 @@
-"""`everstream demo`: a stateful pipeline, a process killed mid-stream, and proof of exact output.
-
-Runs the accounts workload at a steady rate with checkpoints every second, kills the process of one
-shard, waits for the recovery, and compares every output record with that of a plain loop.
-"""
+"""`everstream demo`: a stateful pipeline, a process killed mid-stream, and proof of exact output."""
 
 import json
 import tempfile
@@ -10,12 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from everstream.cli.runs.flags import flag
+from everstream.cli.say import FAILED, KILLED, OK, USAGE, console, say, say_error
 from everstream.errors import EverstreamError, MissingExtra
 
-console = Console()
 EVERY = "1s"
 OPERATOR, SHARD = "balance", 1
 SINK = "ledger"
@@ -38,9 +33,6 @@ def demo(
     Exit codes: 0 the output is exact; 1 it is not, or the run failed; 2 matplotlib is missing;
     130 interrupted.
     """
-    from everstream.cli.runs.command import say_error
-    from everstream.cli.runs.supervise import FAILED, USAGE
-
     with tempfile.TemporaryDirectory(prefix="everstream-demo-") as folder:
         try:
             code = _Demo(seconds * rate, rate, report, master, Path(folder)).run()
@@ -58,7 +50,6 @@ class _Demo:
 
     def run(self) -> int:
         from everstream.audit.comparison import judge
-        from everstream.cli.runs.supervise import FAILED, KILLED, OK
         from everstream.cli.views.messages import EventReported, Message, Teller
         from everstream.cli.views.screen import make_screen
         from everstream.cli.views.summary import show_summary
@@ -76,7 +67,7 @@ class _Demo:
                     samples.append(Sample(at_s, status.totals.get(OPERATOR, 0)))
             screen.show(message)
 
-        self._say(
+        say(
             f"{self.total:,} payments at {self.rate:,} per second, the balance of each account "
             f"after each of them, checkpoints every {EVERY}. After {self.kill_s:g} s the process "
             f"of {OPERATOR}:{SHARD} is killed with SIGKILL."
@@ -92,7 +83,7 @@ class _Demo:
                 listener=Teller(watch),
             )
         if result.outcome is not Outcome.FINISHED:
-            self._say("stopped early: no verdict")
+            say("stopped early: no verdict")
             return KILLED
         facts = result.to_json()
         show_summary(console, facts, facts["checkpoints"], result.recoveries)
@@ -101,9 +92,9 @@ class _Demo:
         page = self._write_report(facts, verdict, result.recoveries, samples)
         colour = "green" if verdict.exact else "red"
         console.print(f"[bold {colour}]{describe(verdict)}[/bold {colour}]", highlight=False)
-        self._say(f"report: {page}")
+        say(f"report: {page}")
         if not result.recoveries:
-            self._say("nothing was killed: the load ended too soon; use more --seconds")
+            say("nothing was killed: the load ended too soon; use more --seconds")
             return FAILED
         return OK if verdict.exact else FAILED
 
@@ -111,8 +102,7 @@ class _Demo:
         self, facts: dict[str, Any], verdict: Any, recoveries: list[Any], samples: list[Any]
     ) -> Path:
         from everstream.cli.views.summary import STEPS, describe_checkpoints
-        from everstream.demo.page import HtmlReport
-        from everstream.demo.timeline import draw_recovery
+        from everstream.demo.timeline import HtmlReport, draw_recovery
 
         self.report.mkdir(parents=True, exist_ok=True)
         page = HtmlReport("A process was killed, and nothing was lost")
@@ -159,9 +149,6 @@ class _Demo:
         }
         (self.report / "demo.json").write_text(json.dumps(summary, indent=1) + "\n")
         return self.report / "index.html"
-
-    def _say(self, text: str) -> None:
-        console.print(text, highlight=False, markup=False)
 
 
 def describe(verdict: Any) -> str:

@@ -17,9 +17,9 @@ from rich.markdown import Markdown
 from rich.markup import escape
 from rich.table import Table
 
+from everstream.cli.say import errors_in_one_line
 from everstream.errors import UserError
 
-USAGE = 2
 PACKAGE = Path(__file__).parents[1]
 PLACES = (PACKAGE / "guides", PACKAGE.parent / "docs")
 """Where the pages are: in an installed package, in a checkout."""
@@ -30,7 +30,6 @@ NOT_LISTED = ("decisions",)
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the `everstream` app."""
     app.command("help")(help)
 
 
@@ -49,10 +48,8 @@ def help(
 
     Exit codes: 0 shown; 2 there is no such guide.
     """
-    from everstream.cli.runs.command import say_error
-
     console = Console()
-    try:
+    with errors_in_one_line():
         topics = topics_in(PLACES)
         if topic is None:
             console.print(_listed(topics))
@@ -62,9 +59,6 @@ def help(
         if page is None:
             raise UserError(_unknown(topic, topics, commands_of(context)))
         text = shown(page)
-    except UserError as error:
-        say_error(error.message)
-        raise typer.Exit(USAGE) from None
     if console.is_terminal:
         console.print(Markdown(text, hyperlinks=False))
     else:

@@ -18,11 +18,13 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from everstream.cli.json_file import write_json
+from everstream.cli.options import option, write_json
 
 if TYPE_CHECKING:
-    from everstream.planning.model import Behaviour, Checkpoints, Failures, Model, Result
+    from everstream.planning.model import Behaviour, Model, Result
 
+FAULTS, OUTPUT = "Checkpoints and failures", "Output"
+"""Panels of `--help`."""
 model_app = typer.Typer(
     help="Model checkpoints and failures as a queueing network, before you run anything.",
     no_args_is_help=True,
@@ -43,111 +45,44 @@ def progress_bar(console: Console) -> Progress:
 
 @model_app.command("run")
 def run(
-    operators: Annotated[int, typer.Option(min=1, help="Operators in a row, one per node.")] = 4,
-    cpus: Annotated[int, typer.Option(min=1, help="CPUs per node.")] = 3,
-    sources: Annotated[int, typer.Option(min=1, help="Number of sources.")] = 4,
-    gap: Annotated[
-        str, typer.Option(metavar="TIMES", help="Gap between arrivals at a source.")
-    ] = "normal:3.2ms,50us",
-    entities: Annotated[int, typer.Option(min=1, help="Tuples per arrival.")] = 4,
-    service: Annotated[
-        str, typer.Option(metavar="TIMES", help="Service time of a tuple.")
-    ] = "normal:80us,10us",
+    operators: Annotated[int, option("Operators in a row, one per node.", min=1)] = 4,
+    cpus: Annotated[int, option("CPUs per node.", min=1)] = 3,
+    sources: Annotated[int, option("Number of sources.", min=1)] = 4,
+    gap: Annotated[str, option("Gap between arrivals at a source.", "TIMES")] = "normal:3.2ms,50us",
+    entities: Annotated[int, option("Tuples per arrival.", min=1)] = 4,
+    service: Annotated[str, option("Service time of a tuple.", "TIMES")] = "normal:80us,10us",
     graph: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="JSON with operators and sources, instead of a line."),
+        Path | None, option("JSON with operators and sources, instead of a line.", "FILE")
     ] = None,
-    tuples: Annotated[int, typer.Option(min=1, help="Size of the window.")] = 1_000_000,
+    tuples: Annotated[int, option("Size of the window.", min=1)] = 1_000_000,
     interval: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Checkpoint interval, such as 74s.",
-            rich_help_panel="Checkpoints and failures",
-        ),
+        str | None, option("Checkpoint interval, such as 74s.", "TIME", FAULTS)
     ] = None,
-    commit: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME",
-            help="How long input stops for a checkpoint.",
-            rich_help_panel="Checkpoints and failures",
-        ),
-    ] = "1s",
+    commit: Annotated[str, option("How long input stops for a checkpoint.", "TIME", FAULTS)] = "1s",
     upload: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME",
-            help="Time until a checkpoint is stable; work continues (backlog).",
-            rich_help_panel="Checkpoints and failures",
-        ),
+        str, option("Time until a checkpoint is stable; work continues (backlog).", "TIME", FAULTS)
     ] = "0s",
     between_failures: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIMES",
-            help="Gap between failures, such as exponential:600s.",
-            rich_help_panel="Checkpoints and failures",
-        ),
+        str | None, option("Gap between failures, such as exponential:600s.", "TIMES", FAULTS)
     ] = None,
     failing: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMES",
-            help="Operators that fail, separated by commas.",
-            rich_help_panel="Checkpoints and failures",
-        ),
+        str, option("Operators that fail, separated by commas.", "NAMES", FAULTS)
     ] = "operator 1",
-    recovery: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME",
-            help="Duration of a recovery.",
-            rich_help_panel="Checkpoints and failures",
-        ),
-    ] = "60s",
+    recovery: Annotated[str, option("Duration of a recovery.", "TIME", FAULTS)] = "60s",
     detection: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME",
-            help="Time until a failure is detected (backlog).",
-            rich_help_panel="Checkpoints and failures",
-        ),
+        str, option("Time until a failure is detected (backlog).", "TIME", FAULTS)
     ] = "0s",
     behaviour: Annotated[
-        str,
-        typer.Option(
-            metavar="discard|backlog|both",
-            help="What happens to arrivals during a pause.",
-            rich_help_panel="Checkpoints and failures",
-        ),
+        str, option("What happens to arrivals during a pause.", "discard|backlog|both", FAULTS)
     ] = "both",
-    target: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME", help="Count tuples later than this.", rich_help_panel="Output"
-        ),
-    ] = "1s",
-    replications: Annotated[
-        int, typer.Option(min=1, help="Independent windows.", rich_help_panel="Output")
-    ] = 5,
-    seed: Annotated[
-        int, typer.Option(help="The same seed gives the same result.", rich_help_panel="Output")
-    ] = 0,
+    target: Annotated[str, option("Count tuples later than this.", "TIME", OUTPUT)] = "1s",
+    replications: Annotated[int, option("Independent windows.", panel=OUTPUT, min=1)] = 5,
+    seed: Annotated[int, option("The same seed gives the same result.", panel=OUTPUT)] = 0,
     figure: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Draw the latency curve into this PNG.", rich_help_panel="Output"
-        ),
+        Path | None, option("Draw the latency curve into this PNG.", "FILE", OUTPUT)
     ] = None,
     json_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--json",
-            metavar="FILE",
-            help="Write the results to this file.",
-            rich_help_panel="Output",
-        ),
+        Path | None, option("Write the results to this file.", "FILE", OUTPUT, "--json")
     ] = None,
 ) -> None:
     """Simulate a line or graph of operators with checkpoints and failures.
@@ -175,15 +110,22 @@ def run(
             names = tuple(f"operator {i + 1}" for i in range(operators))
             nodes = m.line(names, m.parse_distribution(service), cpus)
             feeds = (m.SourceModel(names[0], m.parse_distribution(gap), entities),) * sources
-        model = m.Model(
-            nodes,
-            feeds,
-            tuples,
-            _checkpoints(interval, commit, upload),
-            _failures(between_failures, failing, recovery, detection),
-            latency_target_s=parse_duration_s(target),
-        )
-        models = _behaving(model, behaviour)
+        checkpoints = failures = None
+        if interval is not None:
+            checkpoints = m.Checkpoints(*map(parse_duration_s, (interval, commit, upload)))
+        if between_failures is not None:
+            failures = m.Failures(
+                tuple(name.strip() for name in failing.split(",")),
+                m.parse_distribution(between_failures),
+                parse_duration_s(recovery),
+                parse_duration_s(detection),
+            )
+        target_s = parse_duration_s(target)
+        model = m.Model(nodes, feeds, tuples, checkpoints, failures, latency_target_s=target_s)
+        both: tuple[Behaviour, ...] = ("discard", "backlog")
+        models: dict[str, Model] = {
+            name: model.with_behaviour(name) for name in both if behaviour in (name, "both")
+        }
     except (m.ModelError, QuantityError) as error:
         raise typer.BadParameter(str(error)) from error
     results = _replicated(models, replications, seed, console)
@@ -192,40 +134,9 @@ def run(
         path = figures.behaviours(results["discard"][0], results["backlog"][0], figure)
         console.print(f"Figure: {path}")
     if json_file is not None:
-        write_json(
-            json_file,
-            {name: [dataclasses.asdict(r) for r in runs] for name, runs in results.items()},
-        )
+        plain = {name: [dataclasses.asdict(r) for r in runs] for name, runs in results.items()}
+        write_json(json_file, plain)
         console.print(f"JSON: {json_file}")
-
-
-def _checkpoints(interval: str | None, commit: str, upload: str) -> Checkpoints | None:
-    from everstream.planning.model import Checkpoints
-    from everstream.planning.units import parse_duration_s
-
-    if interval is None:
-        return None
-    return Checkpoints(*map(parse_duration_s, (interval, commit, upload)))
-
-
-def _failures(between: str | None, failing: str, recovery: str, detection: str) -> Failures | None:
-    from everstream.planning.model import Failures, parse_distribution
-    from everstream.planning.units import parse_duration_s
-
-    if between is None:
-        return None
-    return Failures(
-        tuple(name.strip() for name in failing.split(",")),
-        parse_distribution(between),
-        parse_duration_s(recovery),
-        parse_duration_s(detection),
-    )
-
-
-def _behaving(model: Model, behaviour: str) -> dict[str, Model]:
-    """The model with one behaviour, or with both side by side."""
-    both: tuple[Behaviour, ...] = ("discard", "backlog")
-    return {name: model.with_behaviour(name) for name in both if behaviour in (name, "both")}
 
 
 def _replicated(
@@ -267,12 +178,9 @@ def _results_table(model: Model, results: dict[str, list[Result]]) -> Table:
             cells.append(f"{middle.mean:,.6g}{width} {unit}".rstrip())
         table.add_row(label, *cells)
 
-    def recoveries(result: Result, field: str) -> float | None:
-        values = [
-            getattr(pause, field)
-            for pause in result.pauses
-            if pause.kind == "recovery" and getattr(pause, field) is not None
-        ]
+    def catch_up_s(result: Result) -> float | None:
+        recoveries = [pause for pause in result.pauses if pause.kind == "recovery"]
+        values = [one.catch_up_s for one in recoveries if one.catch_up_s is not None]
         return sum(values) / len(values) if values else None
 
     add("latency of the window", lambda r: r.window_s, "s")
@@ -282,15 +190,10 @@ def _results_table(model: Model, results: dict[str, list[Result]]) -> Table:
     add("tuples replayed", lambda r: r.replayed)
     add("checkpoints", lambda r: r.checkpoints)
     add("recoveries", lambda r: r.recoveries)
-    add("catch-up after a recovery", lambda r: recoveries(r, "catch_up_s"), "s")
+    add("catch-up after a recovery", catch_up_s, "s")
     add("latency of a tuple, mean", lambda r: r.mean_latency_s, "ms", 1e3)
-    for quantile in ("p50", "p99", "p999"):
-        add(
-            f"latency of a tuple, {quantile}",
-            lambda r, quantile=quantile: r.latency_quantiles_s[quantile],
-            "ms",
-            1e3,
-        )
+    for name in ("p50", "p99", "p999"):
+        add(f"latency of a tuple, {name}", lambda r, n=name: r.latency_quantiles_s[n], "ms", 1e3)
     add("tuples later than the target", lambda r: r.above_target_fraction, "%", 100)
     for i, operator in enumerate(model.operators):
         add(f"mean wait, {operator.name}", lambda r, i=i: r.mean_wait_s[i], "us", 1e6)

@@ -6,13 +6,7 @@ from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.checkpointing.newest import Newest
 from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.pipeline.checkpointing import Coordinated, seconds
-from everstream.planning.auto import (
-    AutoInterval,
-    AutoSettings,
-    CheckpointSeen,
-    Fact,
-    FailureSeen,
-)
+from everstream.planning.auto import AutoInterval, AutoSettings, CheckpointSeen, Fact, FailureSeen
 
 
 class AutoPace:

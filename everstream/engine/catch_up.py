@@ -59,14 +59,9 @@ def without_work(config: RunConfig, plan: Plan, url: str) -> RunResult | None:
     if newest.final:
         notes = _of_a_finished_store(config, store, plan, newest)
         return _said(config, result_of(plan, url, Outcome.FINISHED, newest, newest.epoch), notes)
-    if (
-        not config.policy.until_caught_up
-        or found.wished
-        or found.unwritten
-        or not is_quiesced(newest)
-    ):
+    if not config.policy.until_caught_up or found.wished or found.unwritten:
         return None
-    if newest.shard_counts != shard_counts(plan):
+    if not is_quiesced(newest) or newest.shard_counts != shard_counts(plan):
         return None
     notes = [f"{NOTHING_NEW} {newest.epoch}"]
     for name, source in sources_of(plan):

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from everstream.connectors.generate.load import Load
 from everstream.core.checkpointing.newest import Newest
@@ -24,7 +24,7 @@ from everstream.engine.reporting.listener import Listener
 from everstream.engine.reporting.notebook import run_html
 from everstream.engine.reporting.query_progress import QueryProgress
 from everstream.engine.result import RunResult
-from everstream.engine.signals import stopping_on_signals
+from everstream.engine.signals import Stoppable, stopping_on_signals
 from everstream.errors import RunFailed, UserError
 from everstream.events import Progressed, RunEvent, RunStatus, sentence
 from everstream.observability.history.run_view import Live
@@ -38,11 +38,12 @@ if TYPE_CHECKING:
     from everstream.engine.engine import RunControl
     from everstream.engine.settings.options import Turn
 
+T = TypeVar("T")
 NO_CHECKPOINTS = "this run takes no checkpoints: start it with checkpoint=es.Coordinated()."
 NOT_STARTED = RunStatus(Phase.GATHERING, 0, 0, {}, NO_EPOCH, [])
 
 
-class RunHandle:
+class RunHandle(Stoppable):
     """A started run, which continues in the background.
 
     >>> pipeline = es.Pipeline("ticks").source(es.Range(10)).collect()
@@ -67,7 +68,6 @@ class RunHandle:
         self._perform = perform
         self._lock = threading.Lock()
         self._driver: RunControl | None = None
-        self._stop_reason: str | None = None
         self._requests: list[Mapping[str, str]] = []
         self._asked: list[Future[int]] = []
         self._seen = NOT_STARTED
@@ -75,7 +75,6 @@ class RunHandle:
         self._progress = QueryProgress()
         self.events: Newest[RunEvent] = Newest()
         """The events that have a sentence."""
-        """The view of the run, for displays."""
         self.page: str | None = None
         """The link to the page of the run, with the token to see it, while it is served (`ui=`)."""
         self._ended = threading.Event()
@@ -112,14 +111,11 @@ class RunHandle:
         timeout: raise a TimeoutError after this long; the run continues.
         """
         with stopping_on_signals(self):
-            if not self._ended.wait(None if timeout is None else seconds(timeout)):
+            if not self._ended.wait(_seconds(timeout)):
                 raise TimeoutError(f"'{self.name}' has not ended after {timeout}; it continues")
         self._waited_for = True
         atexit.unregister(self._program_ends)
-        if self._error is not None:
-            raise self._error
-        assert self._result is not None
-        return self._result
+        return self._outcome()
 
     def checkpoint(self, timeout: str | float | None = None) -> int:
         """Take a checkpoint now and return the number of its epoch when it is stable.
@@ -138,10 +134,7 @@ class RunHandle:
                 asked = self._driver.ask_checkpoint()
             else:
                 raise RunFailed("the run has ended and takes no more checkpoints")
-        try:
-            return asked.result(None if timeout is None else seconds(timeout))
-        except NotYet:
-            raise TimeoutError(f"the checkpoint was not stable after {timeout}") from None
+        return _result(asked, timeout, "the checkpoint was not stable")
 
     def set_interval(self, every: str | float) -> None:
         """Change the checkpoint interval of this run; the next run uses its configured one.
@@ -168,11 +161,7 @@ class RunHandle:
         shards: {"count": 4}. Returns when the new shards are running; later runs keep them.
         timeout: raise a TimeoutError after this long; the change is not cancelled.
         """
-        asked = self._running().scale(shards)
-        try:
-            asked.result(None if timeout is None else seconds(timeout))
-        except NotYet:
-            raise TimeoutError(f"the new shards were not running after {timeout}") from None
+        _result(self._running().scale(shards), timeout, "the new shards were not running")
 
     def metrics(self) -> dict[str, Any]:
         """All measurements of the run: operators, shards, workers, checkpoints, failures.
@@ -262,7 +251,6 @@ class RunHandle:
         return f"<run of '{self.name}': {'ended' if self.ended else self._seen.phase.value}>"
 
     def _repr_html_(self) -> str:
-        """The notebook display: the current status."""
         view = self.metrics()
         return run_html({**view, "pipeline": view["pipeline"] or self.name})
 
@@ -274,14 +262,9 @@ class RunHandle:
 
     # For the code that performs the run.
 
-    @property
-    def stop_requested(self) -> bool:
-        """Whether a stop was requested."""
-        return self._stop_reason is not None
-
     def request_stop(self, reason: str) -> None:
-        """Stop with a checkpoint. Safe from a signal handler."""
-        self._stop_reason = reason
+        """Stop with a checkpoint. Safe from a signal handler or another thread."""
+        super().request_stop(reason)
         if self._driver is not None:
             self._driver.request_stop(reason)
 
@@ -312,13 +295,13 @@ class RunHandle:
 
     def here(self) -> RunResult:
         """Perform the run on this thread."""
-        try:
-            self._result = self._perform(self)
-        except BaseException as error:
-            self._error = error
-            raise
-        finally:
-            self._end()
+        self._to_the_end()
+        return self._outcome()
+
+    def _outcome(self) -> RunResult:
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
         return self._result
 
     def start(self) -> Self:
@@ -326,19 +309,15 @@ class RunHandle:
         self.in_background = True
         name = f"everstream-{self.name}"
         # A daemon: the exit hook below waits for it and prints a message.
-        threading.Thread(target=self._in_background, name=name, daemon=True).start()
+        threading.Thread(target=self._to_the_end, name=name, daemon=True).start()
         atexit.register(self._program_ends)
         return self
 
-    def _in_background(self) -> None:
+    def _to_the_end(self) -> None:
         try:
             self._result = self._perform(self)
-        except BaseException as error:  # raised by `wait`
+        except BaseException as error:  # raised by `here` or `wait`
             self._error = error
-        finally:
-            self._end()
-
-    def _end(self) -> None:
         with self._lock:
             left, self._asked = self._asked, []
             self._ended.set()
@@ -372,6 +351,17 @@ class Seeing(Listener):
         self._handle.live.take(event)
         if sentence(event) is not None:
             self._handle.events.append(event)
+
+
+def _seconds(timeout: str | float | None) -> float | None:
+    return None if timeout is None else seconds(timeout)
+
+
+def _result(asked: Future[T], timeout: str | float | None, problem: str) -> T:
+    try:
+        return asked.result(_seconds(timeout))
+    except NotYet:
+        raise TimeoutError(f"{problem} after {timeout}") from None
 
 
 def _answering(asked: Future[int]) -> Callable[[Future[int]], None]:

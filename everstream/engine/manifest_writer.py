@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
 
@@ -19,27 +19,21 @@ from everstream.state.manifest_append import pause
 from everstream.state.store import CheckpointStore, Lease
 
 
+@dataclass
 class ManifestWriter:
     """Writes one run's manifests, and removes the checkpoints they made obsolete."""
 
-    def __init__(
-        self,
-        store: CheckpointStore,
-        lease: Lease,
-        *,
-        removes_objects: bool,
-        on_done: Callable[[EpochManifest, EverstreamError | None], None],
-        on_trouble: Callable[[str], None],
-    ) -> None:
-        """removes_objects: removing a manifest also removes the objects that no other manifest
-        names; otherwise the coordinator decides what to remove.
-        on_done: called for every manifest with the outcome of its write. on_trouble: called for
-        failures that stop nothing."""
-        self.store = store
-        self.lease = lease
-        self._removes_objects = removes_objects
-        self._on_done = on_done
-        self._on_trouble = on_trouble
+    store: CheckpointStore
+    lease: Lease
+    removes_objects: bool
+    """Removing a manifest also removes the objects that no other manifest names; otherwise the
+    coordinator decides what to remove."""
+    on_done: Callable[[EpochManifest, EverstreamError | None], None]
+    """Called for every manifest with the outcome of its write."""
+    on_trouble: Callable[[str], None]
+    """Called for failures that stop nothing."""
+
+    def __post_init__(self) -> None:
         self._said_of_store = ""
         self._work: SimpleQueue[EpochManifest | Discard | None] = SimpleQueue()
         self._outcomes: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -72,9 +66,9 @@ class ManifestWriter:
                 self._remove(partial(self.store.discard, work.objects))
                 continue
             error = self._write(work)
-            self._outcomes.put(partial(self._on_done, work, error))
+            self._outcomes.put(partial(self.on_done, work, error))
             if error is None:
-                objects = self._removes_objects
+                objects = self.removes_objects
                 self._remove(partial(self.store.prune, KEPT_MANIFESTS, objects=objects))
 
     def _write(self, manifest: EpochManifest) -> EverstreamError | None:
@@ -90,7 +84,7 @@ class ManifestWriter:
         text = f"not known yet whether the newest manifest is in the store: {said(trouble)}"
         if text != self._said_of_store:
             self._said_of_store = text
-            self._outcomes.put(partial(self._on_trouble, text))
+            self._outcomes.put(partial(self.on_trouble, text))
         pause(trouble)
 
     def _remove(self, work: Callable[[], None]) -> None:
@@ -98,7 +92,7 @@ class ManifestWriter:
             work()
         except Exception as error:  # any error: manifests must still be written
             text = f"older checkpoints could not be removed: {said(error)}"
-            self._outcomes.put(partial(self._on_trouble, text))
+            self._outcomes.put(partial(self.on_trouble, text))
 
 
 def _raise(error: Exception) -> None:

@@ -10,8 +10,6 @@ ENDED = "the run has ended and accepts no more requests"
 
 
 class Requests:
-    """Work queued for the driver's thread."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: list[tuple[Callable[[], str], Future[str]]] = []
@@ -28,7 +26,6 @@ class Requests:
         return asked
 
     def fulfil(self) -> None:
-        """Perform the requests. On the driver's thread."""
         while self._waiting:
             with self._lock:
                 work, asked = self._waiting.pop(0)
@@ -43,3 +40,55 @@ class Requests:
             left, self._waiting = self._waiting, []
         for _, asked in left:
             asked.set_exception(RunFailed(ENDED))
+
+
+class CheckpointRequests:
+    """The callers that wait for a checkpoint.
+
+    A request that arrives while a checkpoint is in progress waits for the next one, because the
+    current one may not include the caller's work. So every request is answered by the second
+    checkpoint at the latest, however many callers ask.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._new: list[Future[int]] = []
+        self._waiting: list[Future[int]] = []
+        self._ended: RunFailed | None = None
+
+    def ask(self) -> Future[int]:
+        """Resolves to the number of the first stable epoch that includes all work done so far."""
+        asked: Future[int] = Future()
+        with self._lock:
+            if self._ended is None:
+                self._new.append(asked)
+                return asked
+        asked.set_exception(self._ended)
+        return asked
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is a request and no checkpoint in progress to answer it."""
+        return bool(self._new) and not self._waiting
+
+    def begin(self) -> None:
+        """A checkpoint starts now, for all requests made so far."""
+        with self._lock:
+            self._waiting, self._new = self._new, []
+
+    def answer(self, epoch: int) -> None:
+        waiting, self._waiting = self._waiting, []
+        for asked in waiting:
+            asked.set_result(epoch)
+
+    def end(self, epoch: int | None) -> None:
+        """No more checkpoints: the run has ended. epoch: includes all its work; None: none does."""
+        with self._lock:
+            self._ended = RunFailed("the run has ended and takes no more checkpoints")
+            left = self._waiting + self._new
+            self._waiting, self._new = [], []
+        for asked in left:
+            if epoch is not None:
+                asked.set_result(epoch)
+            else:
+                asked.set_exception(RunFailed("the run ended before this checkpoint was taken"))

@@ -67,22 +67,19 @@ class ScaleRequests:
             {name: Shards(counts[name], self._written[name]) for name in undone if name in counts},
             instead_of=undone,
         )
-        with self._lock:
-            failed = [(w, asked) for w, asked in self._waiting if w.items() <= tried.items()]
-            self._waiting = [one for one in self._waiting if one not in failed]
-        for _, asked in failed:
+        for _, asked in self._take(tried):
             asked.set_exception(error)
 
     def answer(self, plan: Plan) -> None:
-        """Answer the requests that this plan meets."""
-        counts = shard_counts(plan)
+        for wanted, asked in self._take(shard_counts(plan)):
+            asked.set_result(in_words(wanted))
+
+    def _take(self, counts: Mapping[str, int]) -> list[tuple[Mapping[str, int], Future[str]]]:
+        """The requests that these numbers meet; they wait no longer."""
         with self._lock:
-            waiting, self._waiting = self._waiting, []
-            for wanted, asked in waiting:
-                if all(counts.get(name) == count for name, count in wanted.items()):
-                    asked.set_result(in_words(wanted))
-                else:
-                    self._waiting.append((wanted, asked))
+            met = [one for one in self._waiting if one[0].items() <= counts.items()]
+            self._waiting = [one for one in self._waiting if one not in met]
+        return met
 
     def fail(self, error: EverstreamError) -> None:
         with self._lock:

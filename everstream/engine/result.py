@@ -98,19 +98,7 @@ class RunResult:
         return sum(self.counts.get(name, (0, 0))[0] for name in self.sinks)
 
     def _repr_html_(self) -> str:
-        """The notebook display."""
-        return result_html(
-            self.pipeline,
-            self.outcome.value,
-            self.wall_s,
-            self.counts,
-            self.skipped,
-            self.checkpoints,
-            self.checkpoint_count,
-            self.recoveries,
-            self.recovery_count,
-            self.notes,
-        )
+        return result_html(self)
 
     def batches(self, name: str = "collect") -> list[Batch]:
         """The output of a collect sink as it arrived: lists of records, or DataFrames."""
@@ -245,7 +233,6 @@ def _shortened(text: str) -> str:
 
 
 def checkpoint_json(event: EpochStable) -> dict[str, Any]:
-    """One checkpoint in the JSON form of a result."""
     return {
         "epoch": event.epoch,
         "final": event.final,

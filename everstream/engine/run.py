@@ -1,9 +1,9 @@
 """`pipeline.run(...)` and `pipeline.start(...)`: from a pipeline and its options to a result."""
 
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Unpack
 
 from everstream.core.orders import Outcome
@@ -11,7 +11,7 @@ from everstream.core.plan import Plan, make_plan, spread
 from everstream.engine.availability.heartbeat import HeartbeatThread, beating
 from everstream.engine.availability.standby import stood_by
 from everstream.engine.availability.start_retry import StartRetry
-from everstream.engine.catch_up import overlooked_in, stop_at_now, without_work
+from everstream.engine.catch_up import overlooked_in, sources_of, stop_at_now, without_work
 from everstream.engine.engine import (
     COMPLETE,
     Engine,
@@ -38,10 +38,8 @@ from everstream.engine.store_session import (
 )
 from everstream.errors import StoreError
 from everstream.events import Note, Resumed
-from everstream.pipeline.graph import Kind
 from everstream.pipeline.keys import KEY_GROUPS
 from everstream.pipeline.options import RunOptions, RunOptionsDict
-from everstream.pipeline.source import Source
 from everstream.pipeline.state_backend import any_on_disk, placed
 from everstream.pipeline.stream import Pipeline
 from everstream.runtime.sendable import check_sendable
@@ -89,15 +87,15 @@ def launch(pipeline: Pipeline, config: RunConfig) -> RunHandle:
             taken = stood_by(heard, plan, url, lambda: handle.stop_requested, engine.warm)
             if isinstance(taken, Outcome):
                 return result_of(plan, url, taken, None, 0)
-            with held(url, owner_of(pipeline.name), config.take_over or taken is not None):
+            own = partial(held, url, owner_of(pipeline.name), config.take_over or taken is not None)
+            with own():
                 idle = without_work(heard, plan, url)
             if idle is not None:
                 return idle
             with (
-                held(url, owner_of(pipeline.name), config.take_over or taken is not None),
+                own(),
                 SHARES.taking(
-                    pipeline.graph,
-                    lambda others: engine.reserve(heard, plan, others),
+                    pipeline.graph, lambda others: engine.reserve(heard, plan, others)
                 ) as grant,
             ):
                 more = config.workers is not None or config.autoscale is not None
@@ -108,13 +106,7 @@ def launch(pipeline: Pipeline, config: RunConfig) -> RunHandle:
                     recording(heard, config.engine, url, grant.spark_page) as recorded,
                 ):
                     run = _Run(
-                        config=recorded.config,
-                        plan=spread_out,
-                        place=grant,
-                        began_s=began_s,
-                        engine=engine,
-                        handle=handle,
-                        about=recorded.about,
+                        recorded.config, spread_out, grant, began_s, engine, handle, recorded.about
                     )
                     result = run.to_the_end(url, taken)
                     recorded.outcome = result.outcome.value
@@ -147,8 +139,6 @@ def start(
 
 @dataclass
 class _Run:
-    """One run, from the lease on the store to the result."""
-
     config: RunConfig
     plan: Plan
     place: SlotGrant
@@ -173,11 +163,11 @@ class _Run:
                 heartbeat.outcome = result.outcome
                 return result
         finally:
-            for _, source in self._sources():
+            for _, source in sources_of(self.plan):
                 source.after_run()
 
     def _with_sources(self, opened: OpenStore, heartbeat: HeartbeatThread) -> RunResult:
-        for name, source in self._sources():
+        for name, source in sources_of(self.plan):
             source.before_run(self.plan.graph.name, name, opened.url, opened.newest is not None)
             missing = source.waits_for()
             if missing is not None:
@@ -196,13 +186,8 @@ class _Run:
         started = run_started(self.plan, self.about, self._total_records())
         self.config.listener.on_event(started)
 
-    def _sources(self) -> Iterator[tuple[str, Source]]:
-        for node in self.plan.graph.of_kind(Kind.SOURCE):
-            assert isinstance(node.what, Source)
-            yield node.name, node.what
-
     def _total_records(self) -> int | None:
-        totals = [source.total_records() for _, source in self._sources()]
+        totals = [source.total_records() for _, source in sources_of(self.plan)]
         return None if any(total is None for total in totals) else sum(t or 0 for t in totals)
 
     def _result(self, opened: OpenStore, end: EngineEnd) -> RunResult:
@@ -221,9 +206,6 @@ class _Run:
         result.forfeited = end.forfeited
         if self.config.monitor is not None:
             result.monitored = self.config.monitor.table()
-        self._say_what_is_missing(result)
-        return result
-
-    def _say_what_is_missing(self, result: RunResult) -> None:
         for text in [*self.overlooked, *result.left_out(self.plan.graph)]:
             self.config.listener.on_event(Note("input", text, True))
+        return result

@@ -29,12 +29,14 @@ def make_folder() -> str:
 
 @contextmanager
 def scratch_folder() -> Iterator[str]:
-    """A folder for the state of workers; removed when the run ends."""
+    """A folder for the state of a run; removed when the run ends."""
     folder = make_folder()
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # a worker that is shutting down may still use it
+        # A worker that is shutting down may still be writing. That must not hide how the run ended,
+        # so files that cannot be removed now stay in the system's temporary folder.
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _parent() -> Path:

@@ -8,6 +8,7 @@ damaged object from its copy and reports that. It reads at most `RATE_BYTES_PER_
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from queue import SimpleQueue
 
 from everstream.errors import EnvironmentFault
@@ -20,18 +21,15 @@ LARGEST_BYTES = 256_000_000
 """Larger objects are left to `everstream checkpoints --verify`: the driver holds one in memory."""
 
 
+@dataclass
 class Scrubber:
     """A thread that reads one object at a time. `found` returns its messages."""
 
-    def __init__(
-        self,
-        store: CheckpointStore,
-        kept: Callable[[], Sequence[ObjectRef]],
-        shortest_pause_s: float = SHORTEST_PAUSE_S,
-    ) -> None:
-        self._store = store
-        self._kept = kept
-        self._shortest_pause_s = shortest_pause_s
+    store: CheckpointStore
+    kept: Callable[[], Sequence[ObjectRef]]
+    shortest_pause_s: float = SHORTEST_PAUSE_S
+
+    def __post_init__(self) -> None:
         self._stop = threading.Event()
         self._said: SimpleQueue[str] = SimpleQueue()
         self._read: set[ObjectRef] = set()
@@ -48,16 +46,16 @@ class Scrubber:
         return [self._said.get() for _ in range(self._said.qsize())]
 
     def _loop(self) -> None:
-        pause_s = self._shortest_pause_s
+        pause_s = self.shortest_pause_s
         try:
             while not self._stop.wait(pause_s):
-                pause_s = max(self._shortest_pause_s, 2 * self.read_one() / RATE_BYTES_PER_S)
+                pause_s = max(self.shortest_pause_s, 2 * self.read_one() / RATE_BYTES_PER_S)
         except BaseException:  # the run can continue without scrubbing, but must report it
             self._said.put(f"kept objects are no longer scrubbed: {traceback.format_exc()}")
 
     def read_one(self) -> int:
         """Read the next object and its copy, and repair one from the other; returns its size."""
-        kept = [ref for ref in dict.fromkeys(self._kept()) if ref.size_bytes <= LARGEST_BYTES]
+        kept = [ref for ref in dict.fromkeys(self.kept()) if ref.size_bytes <= LARGEST_BYTES]
         unread = [ref for ref in kept if ref not in self._read]
         if not unread:
             self._read, unread = set(), kept
@@ -66,10 +64,10 @@ class Scrubber:
         ref = unread[0]
         self._read = {*self._read & set(kept), ref}
         try:
-            problem = self._store.weakness_of(ref)
-            if problem is not None and ref in self._kept():  # otherwise it is being deleted
-                self._store.heal(ref)
+            problem = self.store.weakness_of(ref)
+            if problem is not None and ref in self.kept():  # otherwise it is being deleted
+                self.store.heal(ref)
                 self._said.put(f"object '{ref.name}' was healed: {problem}; check the disk")
         except EnvironmentFault:
-            return ref.size_bytes  # an unreachable store is reported elsewhere
+            pass  # an unreachable store is reported elsewhere
         return ref.size_bytes

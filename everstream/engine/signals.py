@@ -1,19 +1,24 @@
-"""Ctrl-C and SIGTERM while a pipeline runs."""
+"""Stopping a run: on request, and on Ctrl-C and SIGTERM."""
 
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 
-class Stoppable(Protocol):
-    """The driver of a run, as signal handlers see it."""
+class Stoppable:
+    """A run that can be asked to stop."""
+
+    _stop_reason: str | None = None
 
     @property
-    def stop_requested(self) -> bool: ...
+    def stop_requested(self) -> bool:
+        """Whether a stop was requested."""
+        return self._stop_reason is not None
 
-    def request_stop(self, reason: str) -> None: ...
+    def request_stop(self, reason: str) -> None:
+        """Stop with a checkpoint. Safe from a signal handler or another thread."""
+        self._stop_reason = reason
 
 
 @contextmanager

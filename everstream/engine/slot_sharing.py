@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Share:
-    """One run's share of Spark."""
-
     pipeline: str
     slots: int
     graph: Graph
@@ -43,13 +41,10 @@ class SlotGrant:
 
     @property
     def spark_page(self) -> str | None:
-        """The address of Spark's own page."""
         return None if self.context is None else self.context.uiWebUrl
 
 
 class Shares:
-    """The runs of this process, and their slots."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._shares: list[Share] = []
@@ -94,7 +89,6 @@ def refuse_other_master(running: str, wanted: str, others: tuple[Share, ...]) ->
 
 
 def no_slots_left(there_are: int, others: tuple[Share, ...]) -> UserError:
-    """Other runs have all slots."""
     used = ", ".join(sorted(f"'{one.pipeline}' {one.slots}" for one in others))
     return UserError(
         f"Spark has {there_are} slot(s), and other runs of this process use them all ({used}). "

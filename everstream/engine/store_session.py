@@ -1,24 +1,25 @@
 """Opens the store for a run: takes the lease and finds the checkpoints to resume from."""
 
 import os
-import shutil
 import socket
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
 from everstream.core.checkpointing.manifest import EpochManifest, manifests_in
+from everstream.core.coordinators.stall_warning import StallWarning
 from everstream.core.plan import Plan
 from everstream.core.upgrade.compatibility import going_on
 from everstream.core.upgrade.fork import forked
 from everstream.engine.availability.start_retry import StartRetry
+from everstream.engine.reporting.listener import Listener
 from everstream.engine.rescaling import as_wanted, earlier_requests
-from everstream.engine.scratch import make_folder
+from everstream.engine.scratch import scratch_folder
 from everstream.engine.settings.options import Origin, RunConfig
-from everstream.engine.slow_calls import said_when_slow
 from everstream.errors import LeaseLost, StoreError
-from everstream.events import Note, StoreDamaged, StoreTaken
+from everstream.events import Note, Stalled, StoreDamaged, StoreTaken
 from everstream.pipeline.describing import check_names
 from everstream.pipeline.graph import Graph, Kind
 from everstream.pipeline.sink import Sink
@@ -55,19 +56,9 @@ class OpenStore:
             self.store.sweep(self.lease)
 
 
-@contextmanager
-def store_folder(url: str | None) -> Iterator[str]:
+def store_folder(url: str | None) -> AbstractContextManager[str]:
     """The URL of the store; a temporary folder if there is none."""
-    if url is not None:
-        yield url
-        return
-    folder = make_folder()
-    try:
-        yield folder
-    finally:
-        # A worker that is shutting down may still be writing. That must not hide how the run ended,
-        # so files that cannot be removed now stay in the system's temporary folder.
-        shutil.rmtree(folder, ignore_errors=True)
+    return scratch_folder() if url is None else nullcontext(url)
 
 
 def open_store(config: RunConfig, plan: Plan, url: str, taken: Lease | None = None) -> OpenStore:
@@ -103,16 +94,14 @@ def open_store(config: RunConfig, plan: Plan, url: str, taken: Lease | None = No
         found.tell(plan)
         for text in found.notes:
             listener.on_event(Note("upgrade", text))
-        if earlier:
-            for name, sink in sinks_of(plan.graph):
-                starting.reach(partial(sink.before_resume, plan.graph.name, name, url))
-            for name, sink in sinks_of(plan.graph):
-                from_epoch = _resumes_from(earlier[0], name)
-                starting.reach(partial(sink.check_resume, plan.graph.name, name, url, from_epoch))
-        else:
-            for name, sink in sinks_of(plan.graph):
-                fresh = partial(sink.start_fresh, plan.graph.name, name, url, config.fresh)
-                starting.reach(fresh)
+        pipeline, sinks = plan.graph.name, list(sinks_of(plan.graph))
+        for name, sink in sinks if earlier else ():
+            starting.reach(partial(sink.before_resume, pipeline, name, url))
+        for name, sink in sinks if earlier else ():
+            from_epoch = _resumes_from(earlier[0], name)
+            starting.reach(partial(sink.check_resume, pipeline, name, url, from_epoch))
+        for name, sink in sinks if not earlier else ():
+            starting.reach(partial(sink.start_fresh, pipeline, name, url, config.fresh))
         if origin is not None:
             listener.on_event(Note("store", f"starting from {origin}, with separate output"))
             other = CheckpointStore.at(origin.store, config.store_key)
@@ -209,3 +198,30 @@ def sinks_of(graph: Graph) -> Iterator[tuple[str, Sink]]:
         for sink in (node.what if node.kind is Kind.SINK else None, node.dead_letters):
             if isinstance(sink, Sink):
                 yield node.name, sink
+
+
+LOOK_EVERY_S = 0.25
+
+
+@contextmanager
+def said_when_slow(listener: Listener, what: str, limit_s: float) -> Iterator[None]:
+    """While the body runs: report to the listener when it exceeds the limit, and again later."""
+    over = threading.Event()
+
+    def watch() -> None:
+        patience = StallWarning(limit_s)
+        passed_s = 0.0
+        patience.due(what, passed_s)
+        while not over.wait(min(LOOK_EVERY_S, limit_s)):
+            passed_s += min(LOOK_EVERY_S, limit_s)
+            waited_s = patience.due(what, passed_s)
+            if waited_s is not None:
+                listener.on_event(Stalled(what, waited_s))
+
+    watcher = threading.Thread(target=watch, name="everstream-patience", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()

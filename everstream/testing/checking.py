@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from everstream.audit.comparison import compare as differences_of
-from everstream.audit.fingerprint import fingerprint
+from everstream.audit.comparison import fingerprint
 from everstream.core.checkpointing.manifest import shard_counts
 from everstream.core.orders import Outcome
 from everstream.core.plan import make_plan

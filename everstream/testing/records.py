@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from everstream.audit.comparison import compare
-from everstream.audit.fingerprint import fingerprint
+from everstream.audit.comparison import compare, fingerprint
 
 SHOWN = 5
 """How many positions with another record are shown."""

@@ -9,8 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from everstream.audit.comparison import compare
-from everstream.audit.fingerprint import fingerprint
+from everstream.audit.comparison import compare, fingerprint
 
 
 class Plain:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from everstream.audit.end_gate import EndGate
+from everstream.audit.trial import EndGate
 from everstream.core.orders import Phase
 from everstream.engine.faults.kills import Kill
 

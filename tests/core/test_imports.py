@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "observability.ui": {
         *(*WRITING, "core", "extras", "observability.history", "inspection", "connectors")
     },
-    "testing": {*RUNNING, "simulation", "audit.comparison", "audit.fingerprint"},
+    "testing": {*RUNNING, "simulation", "audit.comparison"},
     "simulation": RUNNING,
     "engine": {*RUNNING, "hiding", "planning", "observability.monitoring", "observability.history"},
     "engine.spark": {*RUNNING, "engine", "engine.spark.launcher"},
@@ -46,11 +46,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "engine.microbatch": {*RUNNING, "engine", "engine.spark", "engine.spark.launcher"},
     "engine.local": {*RUNNING, "engine", "engine.continuous"},
-    "audit": {
-        *(*RUNNING, "engine", "simulation", "inspection", "audit.comparison", "audit.fingerprint")
-    },
-    "audit.comparison": {"audit.fingerprint"},
-    "audit.fingerprint": set(),
+    "audit": {*(*RUNNING, "engine", "simulation", "inspection", "audit.comparison")},
+    "audit.comparison": set(),
     "demo": {"core", "extras"},
     "cli": {
         *(*RUNNING, "engine", "simulation", "inspection", "audit", "audit.comparison"),

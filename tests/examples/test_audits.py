@@ -11,9 +11,9 @@ import pytest
 
 import everstream as es
 from everstream.audit.comparison import compare
-from everstream.audit.end_gate import EndGate
 from everstream.audit.kill_plan import KillSchedule, lasts_s, targets_of
 from everstream.audit.rehearsal import Rehearsal, rehearsed
+from everstream.audit.trial import EndGate
 from everstream.core.plan import make_plan
 from everstream.engine.faults.kills import Kill
 from everstream.engine.reporting.listener import Listener

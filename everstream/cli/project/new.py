@@ -20,9 +20,7 @@ TEMPLATES = {
 """File of the project -> its template beside this module."""
 
 
-def new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The folder to make.")],
-) -> None:
+def new(name: Annotated[str, typer.Argument(metavar="NAME", help="The folder to make.")]) -> None:
     """Write a small project into a new folder: a pipeline, a test, the configuration, a README.
 
     Example: everstream new shop && cd shop && everstream run pipeline.py

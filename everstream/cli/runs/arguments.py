@@ -39,7 +39,6 @@ class RunCommand:
 
     @cached_property
     def options(self) -> RunOptions:
-        """The options of the run, in Python's terms."""
         return RunOptions.from_settings(self.settings)
 
     def check(self) -> None:
@@ -49,7 +48,6 @@ class RunCommand:
         loads_of(self.load, self.calibrate)
 
     def monitor(self) -> Monitor | None:
-        """The monitor that --monitor and --monitor-file ask for."""
         every = self.settings.get("monitor")
         if every is None and self.monitor_file is None:
             return None

@@ -1,31 +1,24 @@
 """`everstream run`: run a pipeline from a file or a module, supervised."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
+from everstream.cli.options import option, write_json
 from everstream.cli.runs.arguments import RunCommand
 from everstream.cli.runs.flags import Given, settings_for, store_key_flag, with_flags
+from everstream.cli.say import FAILED, TIMED_OUT, USAGE, console, errors, say, say_error
 from everstream.errors import EnvironmentFault, UserError
 
 if TYPE_CHECKING:
     from everstream.cli.runs.supervise import Supervisor
 
-console = Console()
-errors = Console(stderr=True)
-
-
+LOAD, MONITORING = "Load and faults", "Monitoring"
+"""Panels of `--help`."""
 Target = Annotated[
-    str,
-    typer.Argument(
-        metavar="PIPELINE",
-        help="FILE.py, FILE.py:NAME or module:NAME.",
-    ),
+    str, typer.Argument(metavar="PIPELINE", help="FILE.py, FILE.py:NAME or module:NAME.")
 ]
 Arguments = Annotated[
     list[str] | None,
@@ -43,59 +36,34 @@ def run(
     given: Given,
     target: Target,
     arguments: Arguments = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="With --fresh: delete without asking.")
-    ] = False,
+    yes: Annotated[bool, option("With --fresh: delete without asking.", name="--yes")] = False,
     json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the result to this file.")
+        Path | None, option("Write the result to this file.", "FILE", name="--json")
     ] = None,
     load: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="[SOURCE=]PATTERN",
-            help="Pace sources: 500 or wave,10s,100,1000; repeatable.",
-            rich_help_panel="Load and faults",
-        ),
+        option("Pace sources: 500 or wave,10s,100,1000; repeatable.", "[SOURCE=]PATTERN", LOAD),
     ] = None,
     calibrate: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN.json",
-            help="Scale --load wave to the --json of a full-speed run.",
-            rich_help_panel="Load and faults",
-        ),
+        str | None, option("Scale --load wave to the --json of a full-speed run.", "RUN.json", LOAD)
     ] = None,
     catch_up: Annotated[
         bool,
-        typer.Option(
-            "--catch-up/--no-catch-up",
-            help="With --load: emit late records (default: yes)",
+        option(
+            "With --load: emit late records (default: yes)",
+            panel="Advanced",
+            name="--catch-up/--no-catch-up",
             show_default=False,
-            rich_help_panel="Advanced",
         ),
     ] = True,
     monitor_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write samples to this .csv or .parquet.",
-            rich_help_panel="Monitoring",
-        ),
+        Path | None, option("Write samples to this .csv or .parquet.", "FILE", MONITORING)
     ] = None,
     watch: Annotated[
-        bool,
-        typer.Option(
-            "--watch",
-            help="Continue with each change of the program's file.",
-        ),
+        bool, option("Continue with each change of the program's file.", name="--watch")
     ] = False,
     log_json: Annotated[
-        bool,
-        typer.Option(
-            "--log-json",
-            help="Log to standard error as lines of JSON.",
-            rich_help_panel="Monitoring",
-        ),
+        bool, option("Log to standard error as lines of JSON.", panel=MONITORING, name="--log-json")
     ] = False,
 ) -> None:
     """Run a pipeline on Spark, or on this machine (--engine local), until its sources end.
@@ -112,8 +80,6 @@ def run(
     Exit codes: 0 finished, caught up, or stopped with a checkpoint; 1 failed; 2 wrong usage;
     124 stopped by --timeout; 130 killed by a second Ctrl-C.
     """
-    from everstream.cli.runs.supervise import FAILED, USAGE
-
     try:
         command = RunCommand(
             target=target,
@@ -131,7 +97,11 @@ def run(
             from everstream.observability.ui.serving import address_of
 
             address_of(None if ui is True else ui)
-        may_start = not command.options.fresh or may_delete(command, yes)
+        may_start = True
+        if command.options.fresh:
+            from everstream.cli.runs.fresh import agreed
+
+            may_start = agreed(command, yes)
     except UserError as error:
         say_error(error.message)
         raise typer.Exit(USAGE) from None
@@ -143,18 +113,8 @@ def run(
     raise typer.Exit(run_supervised(command, json_file))
 
 
-def may_delete(command: RunCommand, yes: bool) -> bool:
-    from everstream.cli.runs.fresh import agreed
-
-    return agreed(command, yes)
-
-
 def run_watched(command: RunCommand, json_file: Path | None) -> int:
-    from everstream.cli.runs.supervise import USAGE
     from everstream.cli.runs.watch import WatchedRun
-
-    def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     try:
         watched = WatchedRun(
@@ -167,12 +127,10 @@ def run_watched(command: RunCommand, json_file: Path | None) -> int:
 
 
 def run_supervised(
-    command: RunCommand,
-    json_file: Path | None,
-    begin: Callable[["Supervisor"], None] | None = None,
+    command: RunCommand, json_file: Path | None, begin: Callable[["Supervisor"], None] | None = None
 ) -> int:
     """begin: gets the supervisor before it starts the first driver."""
-    from everstream.cli.runs.supervise import FAILED, Supervisor
+    from everstream.cli.runs.supervise import Supervisor
     from everstream.cli.views.messages import DriverFailed, DriverFinished, Fault, Message
     from everstream.cli.views.page import Page, served
     from everstream.cli.views.screen import make_screen
@@ -185,17 +143,14 @@ def run_supervised(
             page.hear(message)
             screen.show(message)
 
-        def console_note(text: str) -> None:
-            screen.note(Note("history", text, True))
-
         passing = screen.passing if console.is_terminal else None
         supervisor = Supervisor(command, show, passing, may_fork=True)
-        page = Page(supervisor, command, console_note)
+        page = Page(supervisor, command, lambda t: screen.note(Note("history", t, True)))
         screen.sees(page.live.view)
         try:
             with page, served(page, command.options.ui) as texts:
                 for text in texts:
-                    console.print(text, markup=False, highlight=False, soft_wrap=True)
+                    say(text)
                 if begin is not None:
                     begin(supervisor)
                 code = supervisor.run()
@@ -212,35 +167,20 @@ def run_supervised(
         say_error(end.text)
     say_end(supervisor.outcome, code, command)
     if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        result = log.to_json(supervisor.outcome, code)
-        json_file.write_text(json.dumps(result, indent=2) + "\n")
+        write_json(json_file, log.to_json(supervisor.outcome, code))
     return code
 
 
-def say_error(text: str) -> None:
-    first, _, rest = text.partition("\n")
-    errors.print(
-        f"[bold red]everstream:[/bold red] {escape(first)}", highlight=False, soft_wrap=True
-    )
-    if rest:
-        errors.print(rest, markup=False, highlight=False, soft_wrap=True)
-
-
 def say_end(outcome: str, code: int, command: RunCommand) -> None:
-    from everstream.cli.runs.supervise import TIMED_OUT
-
     saved = command.options.checkpoint is not None
     resume = "the same command resumes from " + ("here" if saved else "the last checkpoint")
-    if outcome == "finished":
-        text = "[bold green]finished[/bold green]"
-    elif outcome == "caught up":
-        text = "[bold green]caught up[/bold green]; the same command processes what arrives later"
-    elif outcome == "stopped":
-        by_time = " by --timeout" if code == TIMED_OUT else ""
-        text = f"[bold]stopped{by_time}[/bold]; {resume if saved else 'nothing was saved'}"
-    elif outcome == "killed":
-        text = "[bold]killed[/bold]; the same command resumes from the last checkpoint"
-    else:
-        return
-    console.print(text, highlight=False, soft_wrap=True)
+    by_time = " by --timeout" if code == TIMED_OUT else ""
+    texts = {
+        "finished": "[bold green]finished[/bold green]",
+        "caught up": "[bold green]caught up[/bold green]; "
+        "the same command processes what arrives later",
+        "stopped": f"[bold]stopped{by_time}[/bold]; {resume if saved else 'nothing was saved'}",
+        "killed": "[bold]killed[/bold]; the same command resumes from the last checkpoint",
+    }
+    if outcome in texts:
+        console.print(texts[outcome], highlight=False, soft_wrap=True)

@@ -39,7 +39,7 @@ from everstream.engine.reporting.listener import log_as_json
 from everstream.engine.run import launch
 from everstream.engine.settings.options import RunConfig
 from everstream.errors import EnvironmentFault, EverstreamError, RunFailed, SparkGone, UserError
-from everstream.observability.ui.actions import Actions
+from everstream.observability.ui.views import Actions
 
 HELD = (signal.SIGINT, signal.SIGTERM)
 """Signals that are blocked until the driver can handle them."""

@@ -65,8 +65,6 @@ def _new_python(command: RunCommand, messages: int, asks: int, piped: bool) -> D
 
 
 class _ForkedDriver:
-    """A driver that is a fork of this process."""
-
     def __init__(self, command: RunCommand, messages: int, asks: int, piped: bool) -> None:
         self.stdout: IO[str] | None = None
         output = None

@@ -6,7 +6,7 @@ and a request to kill a worker must not wait for it.
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -26,19 +26,12 @@ class Ask:
     action: str
     wishes: dict[str, Any]
 
-    def to_line(self) -> bytes:
-        return json.dumps(asdict(self)).encode() + b"\n"
-
-
-def read_asks(stream: IO[bytes]) -> Iterator[Ask]:
-    for line in stream:
-        yield Ask(**json.loads(line))
-
 
 def answering(stream: IO[bytes], actor: Actor, tell: Callable[[Message], None]) -> None:
     """The driver's side: carry out requests until the pipe is closed."""
     with stream:
-        for ask in read_asks(stream):
+        for line in stream:
+            ask = Ask(**json.loads(line))
             threading.Thread(target=_answer, args=(ask, actor, tell), daemon=True).start()
 
 
@@ -87,7 +80,7 @@ class Asker:
             try:
                 if self._stream is None:
                     raise UserError(NOBODY)
-                self._stream.write(ask.to_line())
+                self._stream.write(json.dumps(asdict(ask)).encode() + b"\n")
                 self._stream.flush()
             except OSError:
                 raise RunFailed(GONE) from None

@@ -46,7 +46,7 @@ def load_pipeline(target: str, arguments: Sequence[str] = ()) -> Pipeline:
     """
     pipeline = _choose(*load_module(target))
     if isinstance(pipeline, AnnotatedFunction):
-        return called(pipeline, arguments)
+        return pipeline.pipeline(**parsed(pipeline, arguments))
     if arguments:
         raise UserError(
             f"'{arguments[0]}': the pipeline '{pipeline.name}' takes no arguments; a function with "
@@ -64,11 +64,6 @@ def load_module(target: str) -> tuple[ModuleType, str, str | None]:
         module = _load_module(place)
     cloudpickle.register_pickle_by_value(module)
     return module, place, name
-
-
-def called(function: AnnotatedFunction[..., Any], arguments: Sequence[str]) -> Pipeline:
-    """The pipeline of an annotated function with these arguments."""
-    return function.pipeline(**parsed(function, arguments))
 
 
 def parsed(function: AnnotatedFunction[..., Any], arguments: Sequence[str]) -> dict[str, Any]:

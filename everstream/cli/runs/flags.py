@@ -25,13 +25,14 @@ def flag(name: str, help: str = "", default: str = "") -> Any:
     text, word = setting.text, setting.flag
     if text.switch and not setting.for_one_run:
         word = f"{word}/--no-{word.removeprefix('--')}"
+    help, default = help or _brief(setting), default or _default(setting)
     metavar = text.metavar or "|".join(text.choices)
     choices = text.choices or (tuple(PROTOCOLS) if name == "checkpoint" else ())
     return typer.Option(
         word,
         metavar=(f"[{metavar}]" if text.optional else metavar) or None,
-        help=_with_default(help or _brief(setting), default or _default(setting)),
-        show_default=False,
+        help=f"{help} (default: {default})" if default else help,
+        show_default=False,  # typer would begin a new line for it
         rich_help_panel=setting.panel or None,
         autocompletion=(lambda: list(choices)) if choices else None,
     )
@@ -61,14 +62,7 @@ def _default(setting: Setting) -> str:
     return default if default not in ("none", "no", "off") else ""
 
 
-def _with_default(help: str, default: str) -> str:
-    """On the line of the help, where typer would begin a new one."""
-    return f"{help} (default: {default})" if default else help
-
-
-def with_flags(
-    command: Callable[Concatenate[Given, P], None],
-) -> Callable[..., None]:
+def with_flags(command: Callable[Concatenate[Given, P], None]) -> Callable[..., None]:
     """A command with a flag for every setting that has one; `command` gets the given ones first."""
     own = list(inspect.signature(command).parameters.values())[1:]
     added = [

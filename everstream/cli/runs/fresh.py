@@ -15,45 +15,30 @@ from everstream.state.signing import StoreKey
 from everstream.state.store import CheckpointStore
 
 
-def would_be_deleted(command: RunCommand) -> list[str]:
-    """What a run with --fresh deletes, one line per place; empty for the first run."""
-    graph = make_plan(
-        load_pipeline(command.target, command.arguments), command.options.resources.workers or 1
-    ).graph
+def _deleted_and_kept(command: RunCommand) -> tuple[list[str], list[str]]:
+    """What a run with --fresh deletes, one line per place, and the savepoints, which it keeps."""
+    pipeline = load_pipeline(command.target, command.arguments)
+    graph = make_plan(pipeline, command.options.resources.workers or 1).graph
     url = store_url(command.store_of(graph.name))
     assert url is not None
-    lines = []
-    checkpoints = len(
-        CheckpointStore.at(url, StoreKey.given(command.options.store_key)).survey().manifests
-    )
-    if checkpoints:
-        lines.append(f"{checkpoints} checkpoint(s) in the store '{url}'")
+    store = CheckpointStore.at(url, StoreKey.given(command.options.store_key))
+    checkpoints = len(store.survey().manifests)
+    deleted = [f"{checkpoints} checkpoint(s) in the store '{url}'"] if checkpoints else []
     for operator, sink in sinks_of(graph):
         left = sink.left_behind(graph.name, operator, url)
         if left is not None:
-            lines.append(f"{left} (operator '{operator}')")
-    return lines
-
-
-def _stays(command: RunCommand) -> list[str]:
-    """The savepoints, which --fresh keeps."""
-    url = store_url(command.store_of(load_pipeline(command.target, command.arguments).name))
-    assert url is not None
-    kept = savepoints_in(CheckpointStore.at(url, StoreKey.given(command.options.store_key)))
-    names = ", ".join(f"'{one.name}'" for one in kept)
-    return [f"and not the savepoint(s) {names}: they stay"] if kept else []
+            deleted.append(f"{left} (operator '{operator}')")
+    names = ", ".join(f"'{one.name}'" for one in savepoints_in(store))
+    return deleted, [f"and not the savepoint(s) {names}: they stay"] if names else []
 
 
 def agreed(command: RunCommand, yes: bool) -> bool:
     """Whether the user agrees to the deletion; a UserError if there is no terminal to ask."""
-    deleted = would_be_deleted(command)
+    deleted, kept = _deleted_and_kept(command)
     if not deleted:
         return True
-    listed = "\n".join(f"  {line}" for line in [*deleted, *_stays(command)])
-    if yes:
-        typer.echo(f"--fresh deletes:\n{listed}", err=True)
-        return True
-    if not sys.stdin.isatty():
+    listed = "\n".join(f"  {line}" for line in [*deleted, *kept])
+    if not yes and not sys.stdin.isatty():
         raise UserError(f"--fresh would delete this; say --yes if that is meant:\n{listed}")
     typer.echo(f"--fresh deletes:\n{listed}", err=True)
-    return typer.confirm("Delete all of it and start over?", default=False, err=True)
+    return yes or typer.confirm("Delete all of it and start over?", default=False, err=True)

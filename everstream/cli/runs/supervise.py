@@ -21,6 +21,7 @@ from everstream.cli.runs.arguments import RunCommand
 from everstream.cli.runs.driver_process import DriverProcess, start_driver
 from everstream.cli.runs.driver_requests import Asker
 from everstream.cli.runs.supervisor_log import SupervisorLog
+from everstream.cli.say import FAILED, KILLED, OK, TIMED_OUT, USAGE
 from everstream.cli.views.messages import (
     Answered,
     DriverFailed,
@@ -35,7 +36,6 @@ from everstream.engine.reporting.listener import sent
 from everstream.events import DriverLost, Killing, Note, RunEvent, RunStarted
 from everstream.pipeline.checkpointing import seconds
 
-OK, FAILED, USAGE, TIMED_OUT, KILLED = 0, 1, 2, 124, 130
 LOOK_EVERY_S = 0.1
 
 
@@ -59,23 +59,15 @@ class Supervisor:
         self.outcome = "failed"
         self._command = command
         self._show = show
-        self._passing = passing
+        self.passing = passing
         timeout = command.options.timeout
         self._timeout_s = None if timeout is None else seconds(timeout)
         self._deadline_s: float | None = None
         self._stop_asked = 0
         self._stop_sent = False
-        self._timed_out = False
+        self.timed_out = False
         self._killed = False
         self._asker = Asker()
-
-    @property
-    def timed_out(self) -> bool:
-        return self._timed_out
-
-    def pass_to(self, passing: Callable[[str], None]) -> None:
-        """Pass the lines that the next drivers print to this function."""
-        self._passing = passing
 
     def ask(self, action: str, wishes: Mapping[str, Any]) -> Future[str]:
         """Send a request to the driver; the future has its answer. From any thread."""
@@ -92,7 +84,7 @@ class Supervisor:
                 died = self._run_driver()
                 if died is None:
                     return self._exit_code()
-                if self._stop_asked or self._timed_out:
+                if self._stop_asked or self.timed_out:
                     self.outcome = "killed"
                     return KILLED if self._stop_asked else TIMED_OUT
                 self.log.driver_died(died, time.monotonic())
@@ -108,15 +100,11 @@ class Supervisor:
         """Run one driver; returns how it died, or None if it ended normally."""
         messages: SimpleQueue[Message | None] = SimpleQueue()
         child, pipe = self._start()
-        reader = threading.Thread(target=_read_all, args=(pipe, messages), daemon=True)
-        reader.start()
+        threading.Thread(target=_read_all, args=(pipe, messages), daemon=True).start()
         self._stop_sent = False
         while True:
-            try:
+            with suppress(Empty):
                 message = messages.get(timeout=LOOK_EVERY_S)
-            except Empty:
-                pass
-            else:
                 if message is None:
                     break
                 self._hear(message)
@@ -137,15 +125,15 @@ class Supervisor:
             self._command,
             write_end,
             asks_read,
-            piped=self._passing is not None,
+            piped=self.passing is not None,
             may_fork=self._may_fork and not self.log.drivers_lost,
         )
         os.close(write_end)
         os.close(asks_read)
         self._asker.attach(os.fdopen(asks_write, "wb"))
-        if child.stdout is not None and self._passing is not None:
+        if child.stdout is not None and self.passing is not None:
             threading.Thread(
-                target=_pass_lines, args=(child.stdout, self._passing), daemon=True
+                target=_pass_lines, args=(child.stdout, self.passing), daemon=True
             ).start()
         return child, open(read_end, "rb")
 
@@ -169,7 +157,8 @@ class Supervisor:
                 done = self._asker.heard(message)
                 if done is not None and done.action == "interval":
                     every = done.wishes["every"]
-                    self._command = self._command.with_settings(every=_duration(every))
+                    text = every if isinstance(every, str) else f"{every}s"
+                    self._command = self._command.with_settings(every=text)
         self._show(message)
 
     def _look_after(self, child: DriverProcess) -> None:
@@ -182,17 +171,14 @@ class Supervisor:
             self._stop_sent = True
             self._tell(Note("stop", "stopping with a checkpoint; Ctrl-C again to kill"))
             child.send_signal(signal.SIGINT)
-        elif (
-            self._deadline_s is not None
-            and time.monotonic() > self._deadline_s
-            and not self._stop_sent
-        ):
-            self._stop_sent = self._timed_out = True
-            text = (
-                f"--timeout {self._command.options.timeout} has passed: stopping with a checkpoint"
-            )
-            self._tell(Note("stop", text))
+        elif self._is_late() and not self._stop_sent:
+            self._stop_sent = self.timed_out = True
+            passed = f"--timeout {self._command.options.timeout} has passed"
+            self._tell(Note("stop", f"{passed}: stopping with a checkpoint"))
             child.send_signal(signal.SIGTERM)
+
+    def _is_late(self) -> bool:
+        return self._deadline_s is not None and time.monotonic() > self._deadline_s
 
     def _wait(self, child: DriverProcess) -> int:
         """Wait for a driver that has closed its pipe; the user can still kill it."""
@@ -206,12 +192,12 @@ class Supervisor:
         end = self.log.end
         if isinstance(end, DriverFinished):
             self.outcome = str(end.result["outcome"])
-            stopped_by_time = self._timed_out and self.outcome == "stopped"
+            stopped_by_time = self.timed_out and self.outcome == "stopped"
             return TIMED_OUT if stopped_by_time else OK
         assert isinstance(end, DriverFailed)
         if end.fault is Fault.STOPPED:
             self.outcome = "stopped"
-            return TIMED_OUT if self._timed_out else OK
+            return TIMED_OUT if self.timed_out else OK
         self.outcome = "failed"
         return USAGE if end.fault is Fault.USAGE else FAILED
 
@@ -243,10 +229,6 @@ def _read_all(pipe: BinaryIO, messages: "SimpleQueue[Message | None]") -> None:
 def _pass_lines(lines: "Iterator[str]", passing: Callable[[str], None]) -> None:
     for line in lines:
         passing(line.rstrip("\n"))
-
-
-def _duration(every: str | float) -> str:
-    return every if isinstance(every, str) else f"{every}s"
 
 
 def _how(code: int) -> str:

@@ -30,8 +30,6 @@ from everstream.events import (
 
 
 class SupervisorLog:
-    """Follows a run from event to event."""
-
     def __init__(self) -> None:
         self.pipeline = ""
         self.store = ""
@@ -103,7 +101,6 @@ class SupervisorLog:
 
     @property
     def driver_recoveries(self) -> list[RecoveryReport]:
-        """The recoveries of drivers only."""
         return self._drivers.reports
 
     @property

@@ -26,8 +26,6 @@ def file_of(target: str) -> Path:
 
 
 class FileWatch:
-    """Notices changes of one file."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._seen = self._now()

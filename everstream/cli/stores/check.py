@@ -1,8 +1,4 @@
-"""`everstream check`: can this pipeline, as it is written now, resume from that store?
-
-Needs no Spark and only reads, so you can run it before you roll out a new version, while the old one
-still runs.
-"""
+"""`everstream check`: can this pipeline, as it is written now, resume from that store?"""
 
 from typing import Annotated
 
@@ -12,15 +8,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from everstream.cli.runs.arguments import RunCommand
-from everstream.cli.runs.command import Arguments, StoreKeyFile, Target, say_error
+from everstream.cli.runs.command import Arguments, StoreKeyFile, Target
 from everstream.cli.runs.flags import flag, settings_for
+from everstream.cli.say import say, say_error
 from everstream.errors import EverstreamError, UserError
 
 FITS, REFUSED, UNREADABLE = 0, 1, 2
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the `everstream` app."""
     app.command("check")(check)
 
 
@@ -77,7 +73,7 @@ def compared(command: RunCommand) -> bool:
     manifests = [EpochManifest.from_json(entry.body) for entry in opened.manifests()]
     console = Console()
     if not manifests:
-        console.print(f"No checkpoint in {where} yet: a run starts with empty state.", markup=False)
+        say(f"No checkpoint in {where} yet: a run starts with empty state.")
         return True
     try:
         check_names(plan.graph)
@@ -93,9 +89,9 @@ def compared(command: RunCommand) -> bool:
         return False
     console.print(_table(fates(manifests[0], plan, overrides), manifests[0].epoch))
     for note in (*requests, *begins.notes):
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+        say(str(note))
     end = "it has finished: there is nothing left to do" if manifests[0].final else "a run resumes"
-    console.print(f"Fits: {end} from epoch {manifests[0].epoch}.", markup=False, highlight=False)
+    say(f"Fits: {end} from epoch {manifests[0].epoch}.")
     return True
 
 

@@ -1,19 +1,13 @@
-"""`everstream checkpoints`, `state` and `rewind`: inspect a store, and roll it back.
-
-They need neither Spark nor the pipeline's program. The first two only read, so you can use them while
-the pipeline runs.
-"""
+"""`everstream checkpoints`, `state` and `rewind`: inspect a store, and roll it back."""
 
 import json
 import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -21,23 +15,23 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
+from everstream.cli.options import option
 from everstream.cli.runs.command import StoreKeyFile
-from everstream.errors import EverstreamError, UserError
+from everstream.cli.say import errors, errors_in_one_line, in_words, say
+from everstream.errors import UserError
 
 if TYPE_CHECKING:
     from everstream.inspection import Checkpoint, Overview
 
-FAILED, USAGE = 1, 2
 SHOWN_ROWS = 20
 
 StoreArgument = Annotated[
     str, typer.Argument(metavar="STORE", help="Folder or fsspec URL that was given to --store.")
 ]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+JsonFlag = Annotated[bool, option("Print JSON instead of a table.", name="--json")]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to the `everstream` app."""
     app.command("checkpoints")(checkpoints)
     app.command("state")(state)
     app.command("rewind")(rewind)
@@ -46,17 +40,13 @@ def register(app: typer.Typer) -> None:
 def checkpoints(
     store: StoreArgument,
     shards: Annotated[
-        bool, typer.Option("--shards", help="Also show every shard of every checkpoint.")
+        bool, option("Also show every shard of every checkpoint.", name="--shards")
     ] = False,
     verify: Annotated[
-        bool,
-        typer.Option("--verify", help="Read every object of the checkpoints, compare checksums."),
+        bool, option("Read every object of the checkpoints, compare checksums.", name="--verify")
     ] = False,
     repair: Annotated[
-        bool,
-        typer.Option(
-            "--repair", help="Verify, and replace damaged objects by their intact copies."
-        ),
+        bool, option("Verify, and replace damaged objects by their intact copies.", name="--repair")
     ] = False,
     as_json: JsonFlag = False,
     store_key: StoreKeyFile = None,
@@ -77,7 +67,6 @@ def checkpoints(
     verify = verify or repair
     with errors_in_one_line():
         opened = open_store(store, store_key)
-        errors = Console(stderr=True)
         with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
             progress.add_task("verifying" if verify else "reading", total=None)
             healed = heal(opened) if repair else []
@@ -92,19 +81,16 @@ def checkpoints(
 
 def state(
     store: StoreArgument,
-    operator: Annotated[
-        str, typer.Option("--operator", metavar="NAME", help="Operator whose state to show.")
-    ],
+    operator: Annotated[str, option("Operator whose state to show.", "NAME", name="--operator")],
     epoch: Annotated[
-        int | None, typer.Option(min=0, help="Epoch of the checkpoint; default: the current one.")
+        int | None, option("Epoch of the checkpoint; default: the current one.", min=0)
     ] = None,
     limit: Annotated[
-        int | None,
-        typer.Option(min=1, help=f"Most rows to show; default: {SHOWN_ROWS}, in files all."),
+        int | None, option(f"Most rows to show; default: {SHOWN_ROWS}, in files all.", min=1)
     ] = None,
     as_json: JsonFlag = False,
     csv: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Write the rows to this CSV file.")
+        Path | None, option("Write the rows to this CSV file.", "FILE", name="--csv")
     ] = None,
     store_key: StoreKeyFile = None,
 ) -> None:
@@ -132,11 +118,10 @@ def state(
     if as_json:
         typer.echo(json.dumps(shown.to_dicts(), indent=2, default=str))
         return
-    console = Console()
     if csv is not None:
         csv.parent.mkdir(parents=True, exist_ok=True)
         shown.write_csv(csv)
-        console.print(f"{len(shown)} rows: {csv}", highlight=False, markup=False)
+        say(f"{len(shown)} rows: {csv}")
         return
     several = frame["state"].n_unique() > 1
     table = Table()
@@ -145,20 +130,19 @@ def state(
         table.add_column(name, justify="right" if name == "shard" else "left", overflow="fold")
     for row in shown.select(names).iter_rows():
         table.add_row(*("" if item is None else escape(str(item)) for item in row))
-    console.print(table)
+    Console().print(table)
     what = "" if several or frame.is_empty() else f" of state '{frame['state'][0]}'"
     cut = f", the first {len(shown)} shown (--limit)" if len(shown) < len(frame) else ""
     rows = "1 row" if len(frame) == 1 else f"{len(frame)} rows"
-    console.print(f"{rows}{what}{cut}", highlight=False, markup=False)
+    say(f"{rows}{what}{cut}")
 
 
 def rewind(
     store: StoreArgument,
     to: Annotated[
-        str,
-        typer.Option("--to", metavar="EPOCH|NAME", help="The epoch or savepoint to roll back to."),
+        str, option("The epoch or savepoint to roll back to.", "EPOCH|NAME", name="--to")
     ],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: Annotated[bool, option("Do not ask for confirmation.", name="--yes")] = False,
     store_key: StoreKeyFile = None,
 ) -> None:
     """Roll back to an older checkpoint or a savepoint: the next run resumes from it.
@@ -213,8 +197,7 @@ def rewind(
 
 
 def _show(overview: "Overview", shards: bool) -> None:
-    console = Console()
-    rows = overview.checkpoints
+    console, rows = Console(), overview.checkpoints
     if rows:
         console.print(_table(rows, overview.verified))
     else:
@@ -226,15 +209,10 @@ def _show(overview: "Overview", shards: bool) -> None:
     for row in rows:
         for problem in row.problems:
             title = f"slot {row.slot}" if row.epoch is None else f"epoch {row.epoch}"
-            console.print(f"{title}: {problem}", highlight=False, markup=False, soft_wrap=True)
+            say(f"{title}: {problem}")
     for text in dict.fromkeys(weakness for row in rows for weakness in row.weaknesses):
-        console.print(
-            f"one of two copies is damaged: {text}; --repair replaces it",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
-    console.print(overview.lease_in_words, highlight=False, markup=False, soft_wrap=True)
+        say(f"one of two copies is damaged: {text}; --repair replaces it")
+    say(overview.lease_in_words)
 
 
 def _table(rows: "list[Checkpoint]", verified: bool) -> Table:
@@ -288,24 +266,3 @@ def _when(written_at: float | None) -> str:
     if written_at is None:
         return "unknown"
     return datetime.fromtimestamp(written_at).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def in_words(size_bytes: int) -> str:
-    """A size in a readable unit."""
-    size, unit = float(size_bytes), "B"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if size < 1000:
-            break
-        size, unit = size / 1000, larger
-    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-
-
-@contextmanager
-def errors_in_one_line() -> Iterator[Any]:
-    from everstream.cli.runs.command import say_error
-
-    try:
-        yield
-    except EverstreamError as error:
-        say_error(str(error))
-        raise typer.Exit(USAGE if isinstance(error, UserError) else FAILED) from None

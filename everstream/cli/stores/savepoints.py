@@ -1,6 +1,8 @@
 """`everstream savepoint`: keep a checkpoint under a name, list, delete, export and import them."""
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +14,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from everstream.cli.runs.command import StoreKeyFile
-from everstream.cli.stores.checkpoints import StoreArgument, errors_in_one_line, in_words
+from everstream.cli.say import errors_in_one_line, in_words
+from everstream.cli.stores.checkpoints import StoreArgument
 from everstream.errors import UserError
 
 if TYPE_CHECKING:
@@ -142,19 +145,9 @@ def import_file(
     typer.echo(f"Savepoint '{kept.name}' is epoch {kept.epoch} of pipeline '{kept.pipeline}'.")
 
 
-class _shown:
+@contextmanager
+def _shown(what: str, kept: "Savepoint | None") -> "Iterator[Callable[[ObjectRef], None]]":
     """A progress bar, on a terminal."""
-
-    def __init__(self, what: str, kept: "Savepoint | None") -> None:
-        self._bar = Progress(console=Console(stderr=True), transient=True)
-        self._task = self._bar.add_task(what, total=kept.size_bytes if kept is not None else None)
-
-    def __enter__(self) -> "_shown":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._bar.stop()
-
-    def __call__(self, ref: "ObjectRef") -> None:
-        self._bar.advance(self._task, ref.size_bytes)
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=kept.size_bytes if kept is not None else None)
+        yield lambda ref: bar.advance(task, ref.size_bytes)

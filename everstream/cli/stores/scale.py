@@ -9,14 +9,14 @@ from rich.console import Console
 from rich.table import Table
 
 from everstream.cli.runs.command import StoreKeyFile
-from everstream.cli.stores.checkpoints import JsonFlag, StoreArgument, errors_in_one_line
+from everstream.cli.say import errors_in_one_line
+from everstream.cli.stores.checkpoints import JsonFlag, StoreArgument
 from everstream.errors import UserError
 
 LOOK_EVERY_S = 0.2
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the `everstream` app."""
     app.command("scale")(scale)
 
 
@@ -72,11 +72,11 @@ def scale(
             record_settings(opened.blobs, {}, changed)
         newest = manifests[0]
         by_s = time.monotonic() + wait
-        while wanted and not _done(newest, wanted) and time.monotonic() < by_s:
+        while not wanted.items() <= newest.shard_counts.items() and time.monotonic() < by_s:
             time.sleep(LOOK_EVERY_S)
             newest = EpochManifest.from_json(next(iter(opened.manifests())).body)
         recorded = read_settings(opened.blobs).shards
-    done = _done(newest, wanted)
+    done = wanted.items() <= newest.shard_counts.items()
     rows = {
         name: {"shards": count, "wanted": recorded[name].wanted if name in recorded else count}
         for name, count in newest.shard_counts.items()
@@ -93,11 +93,6 @@ def scale(
             typer.echo(
                 f"Recorded. No run has applied it within {wait:g} s: it applies to the next one."
             )
-
-
-def _done(newest: object, wanted: dict[str, int]) -> bool:
-    counts: dict[str, int] = getattr(newest, "shard_counts", {})
-    return all(counts.get(name) == count for name, count in wanted.items())
 
 
 def _parsed(texts: list[str], known: dict[str, int]) -> dict[str, int]:

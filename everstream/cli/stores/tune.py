@@ -8,13 +8,13 @@ from rich.console import Console
 from rich.table import Table
 
 from everstream.cli.runs.command import StoreKeyFile
-from everstream.cli.stores.checkpoints import JsonFlag, StoreArgument, errors_in_one_line
+from everstream.cli.say import errors_in_one_line
+from everstream.cli.stores.checkpoints import JsonFlag, StoreArgument
 from everstream.errors import UserError
 from everstream.pipeline.operators.batching import WRITTEN
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the `everstream` app."""
     app.command("tune")(tune)
 
 
@@ -29,8 +29,7 @@ def tune(
         ),
     ] = None,
     reset: Annotated[
-        bool,
-        typer.Option("--reset", help="First restore the settings in the program."),
+        bool, typer.Option("--reset", help="First restore the settings in the program.")
     ] = False,
     as_json: JsonFlag = False,
     store_key: StoreKeyFile = None,

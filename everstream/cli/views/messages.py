@@ -26,8 +26,6 @@ class Opened:
 
 @dataclass(frozen=True)
 class EventReported:
-    """An event of the run."""
-
     event: RunEvent
     at_s: float
     """On the monotonic clock, which the processes of a machine share."""
@@ -73,8 +71,6 @@ Message: TypeAlias = Opened | EventReported | Answered | DriverFinished | Driver
 
 
 class Teller(Listener):
-    """Sends the events of a run as messages."""
-
     def __init__(self, tell: Callable[[Message], None]) -> None:
         self._tell = tell
         self.has_started = False

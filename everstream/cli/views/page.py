@@ -60,7 +60,7 @@ class Page:
         now_s, at = time.monotonic(), time.time()
         match message:
             case Opened(store=store):
-                self.shown.is_at(store)
+                self.shown.store = store
                 if self._options.history and self._history is None:
                     self._keep_history(store)
             case EventReported(event=event) if not isinstance(event, Progressed):

@@ -12,23 +12,20 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.text import Text
 
+from everstream.cli.say import say
 from everstream.cli.views.messages import EventReported, Message, Opened
 from everstream.cli.views.terminal_view import Room, View, drawn
-from everstream.engine.reporting.progress import LinePace, RateMeter, stamp, started_line, status
-from everstream.events import Progressed, RunEvent, RunStarted, RunStatus, is_warning, sentence
+from everstream.engine.reporting.progress import ProgressLines
+from everstream.events import RunStarted, RunStatus
 
 LOOK_EVERY_S = 0.5
 """How often the view is looked up; it is redrawn more often."""
 
 
-class Screen:
+class Screen(ProgressLines):
     """Plain lines, for files, pipes and continuous integration."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.rate = RateMeter()
-        self.total: int | None = None
-        self._pace = LinePace()
+    marks = ("[cyan]·[/cyan]", "[yellow]![/yellow]")
 
     def __enter__(self) -> "Screen":
         return self
@@ -44,35 +41,12 @@ class Screen:
             case Opened(pipeline=pipeline, store=store, checkpoints=checkpoints):
                 where = f", checkpoints in {store}" if checkpoints != "none" else ""
                 self.line(f"[bold]{escape(pipeline)}[/bold]: starting{escape(where)}")
-            case EventReported(event=RunStarted() as event):
-                self.started(event)
-            case EventReported(event=Progressed(status=run_status), at_s=at_s):
-                self.rate.add(at_s, run_status.records_read)
-                self.progressed(run_status)
-            case EventReported(event=event):
-                self.note(event)
-
-    def note(self, event: RunEvent) -> None:
-        text = sentence(event)
-        if text is not None:
-            style, mark = ("yellow", "!") if is_warning(event) else ("cyan", "·")
-            self.line(f"[{style}]{mark}[/{style}] {escape(text)}")
-
-    def line(self, markup: str) -> None:
-        stamped = f"[dim]{stamp(self.console)}[/dim] {markup}"
-        self.console.print(stamped, highlight=False, soft_wrap=True)
+            case EventReported(event=event, at_s=at_s):
+                self.take(event, at_s)
 
     def passing(self, text: str) -> None:
         """A line that the user's program printed."""
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    def started(self, event: RunStarted) -> None:
-        self.total = event.total_records
-        self.line(started_line(event))
-
-    def progressed(self, run_status: RunStatus) -> None:
-        if self._pace.is_due(run_status, time.monotonic()):
-            self.line(status(run_status, self.rate, self.total))
+        say(text, self.console)
 
 
 class _Percentage(ProgressColumn):

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from everstream.cli.say import in_words, say
 from everstream.core.coordinators.recovery_report import RecoveryReport
 
 STEPS = ("detected", "restarted", "restored", "replayed", "caught up")
@@ -21,12 +22,12 @@ def show_summary(
 ) -> None:
     """`result` is that of `RunResult.to_json`."""
     _show_counts(console, result)
-    _line(console, _rates(result))
+    say(_rates(result), console)
     if checkpoints:
-        _line(console, describe_checkpoints(checkpoints))
+        say(describe_checkpoints(checkpoints), console)
     show_recoveries(console, recoveries)
     if "returned" in result:
-        _line(console, f"returned: {result['returned']}")
+        say(f"returned: {result['returned']}", console)
 
 
 def _show_counts(console: Console, result: dict[str, Any]) -> None:
@@ -34,14 +35,10 @@ def _show_counts(console: Console, result: dict[str, Any]) -> None:
     table.add_column("operator")
     table.add_column("records in", justify="right")
     table.add_column("records out", justify="right")
-    for name, (records_in, records_out) in result["counts"].items():
-        table.add_row(escape(name), _count(records_in), _count(records_out))
+    for name, counts in result["counts"].items():
+        table.add_row(escape(name), *(f"{n:,}" if n else "-" for n in counts))
     if result["counts"]:
         console.print(table)
-
-
-def _count(records: int) -> str:
-    return f"{records:,}" if records else "-"
 
 
 def _rates(result: dict[str, Any]) -> str:
@@ -58,16 +55,8 @@ def describe_checkpoints(checkpoints: Sequence[dict[str, Any]]) -> str:
     size_bytes = sum(checkpoint["bytes"] for checkpoint in checkpoints)
     return (
         f"{len(checkpoints)} checkpoint(s), median {took_ms:,.0f} ms, "
-        f"{readable_bytes(size_bytes)} written"
+        f"{in_words(size_bytes)} written"
     )
-
-
-def readable_bytes(size_bytes: float) -> str:
-    for unit in ("bytes", "kB", "MB"):
-        if size_bytes < 1000:
-            return f"{size_bytes:.0f} {unit}" if unit == "bytes" else f"{size_bytes:.1f} {unit}"
-        size_bytes /= 1000
-    return f"{size_bytes:.1f} GB"
 
 
 def show_recoveries(console: Console, recoveries: Sequence[RecoveryReport]) -> None:
@@ -75,13 +64,9 @@ def show_recoveries(console: Console, recoveries: Sequence[RecoveryReport]) -> N
     for report in recoveries:
         is_stated = "killed on purpose" in report.what
         how = "killed on purpose, " if report.injected and not is_stated else ""
-        _line(console, f"{report.what}: {how}rolled back to epoch {report.from_epoch}")
+        say(f"{report.what}: {how}rolled back to epoch {report.from_epoch}", console)
         times = zip(STEPS, report.milliseconds().values(), strict=True)
         steps = [f"{step} {ms:,.0f} ms" for step, ms in times if ms is not None]
         replayed = f"{report.records_replayed:,} records replayed"
         suppressed = f"{report.duplicates_suppressed:,} duplicates suppressed"
-        _line(console, f"  {', '.join(steps)}; {replayed}, {suppressed}")
-
-
-def _line(console: Console, text: str) -> None:
-    console.print(text, highlight=False, soft_wrap=True, markup=False)
+        say(f"  {', '.join(steps)}; {replayed}, {suppressed}", console)

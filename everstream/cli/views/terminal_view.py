@@ -37,8 +37,6 @@ STYLES = {
 
 @dataclass(frozen=True)
 class Room:
-    """The size of the terminal."""
-
     width: int
     height: int
 
@@ -109,7 +107,6 @@ def short(value: float) -> str:
 
 
 def lasting(seconds: float) -> str:
-    """A duration in a readable unit."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
@@ -162,13 +159,9 @@ def _heading(view: View, now: float, share: float | None) -> Text:
 
 def _work(view: View, operator: Row, width: int) -> Text:
     """A bar and words: colour alone never carries the meaning."""
-    phases = {shard["phase"] for shard in view["shards"] if shard["chain"] == operator["chain"]}
-    if "lost" in phases:
-        lost = sum(
-            shard["phase"] == "lost"
-            for shard in view["shards"]
-            if shard["chain"] == operator["chain"]
-        )
+    shards = [shard for shard in view["shards"] if shard["chain"] == operator["chain"]]
+    lost = sum(shard["phase"] == "lost" for shard in shards)
+    if lost:
         return Text(f"{lost} lost", style="bold red")
     if operator["busy"] is None:
         return Text("not measured yet", style="dim")

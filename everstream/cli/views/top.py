@@ -8,7 +8,8 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from everstream.cli.runs.command import StoreKeyFile
-from everstream.cli.stores.checkpoints import StoreArgument, errors_in_one_line
+from everstream.cli.say import errors_in_one_line
+from everstream.cli.stores.checkpoints import StoreArgument
 from everstream.cli.views.terminal_view import LEAST_WIDTH, Room, View, drawn
 
 LOOK_EVERY_S = 1.0
@@ -18,15 +19,13 @@ NO_LIMIT = 10_000
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the `everstream` app."""
     app.command("top")(top)
 
 
 def top(
     store: StoreArgument,
     once: Annotated[
-        bool,
-        typer.Option("--once", help="Show it once and exit; the default without a terminal."),
+        bool, typer.Option("--once", help="Show it once and exit; the default without a terminal.")
     ] = False,
     store_key: StoreKeyFile = None,
 ) -> None:

@@ -7,14 +7,14 @@ import typer
 from rich.console import Console
 
 from everstream.cli.runs.command import StoreKeyFile
-from everstream.cli.stores.checkpoints import StoreArgument, errors_in_one_line
+from everstream.cli.say import errors_in_one_line
+from everstream.cli.stores.checkpoints import StoreArgument
 
 LOOK_EVERY_S = 1.0
 REMOTE_EVERY_S = 3.0
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to the `everstream` app."""
     app.command("ui")(ui)
 
 

@@ -37,8 +37,6 @@ LIVES = {
 
 
 class HeartbeatThread:
-    """Sends heartbeats while a standby waits for them."""
-
     def __init__(self, blobs: Blobs, heartbeat: Heartbeat) -> None:
         self._blobs = blobs
         self._heartbeat = heartbeat

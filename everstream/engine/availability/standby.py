@@ -7,7 +7,7 @@ it takes the lease, which fences the other driver. Of several standbys, one gets
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from everstream.core.failure_detector import FailureDetector, StandbyDecision
 from everstream.core.orders import Outcome
@@ -27,26 +27,18 @@ LOOKS = 10
 REMIND_EVERY_S = FORGET_AFTER_S / 3
 
 
+@dataclass
 class StandingBy:
-    """One standby on one store."""
+    store: CheckpointStore
+    owner: str
+    command: str
+    silence_s: float
+    listener: Listener
+    is_stopped: Callable[[], bool]
 
-    def __init__(
-        self,
-        store: CheckpointStore,
-        owner: str,
-        command: str,
-        silence_s: float,
-        listener: Listener,
-        is_stopped: Callable[[], bool],
-    ) -> None:
-        self._store = store
-        self._owner = owner
-        self._command = command
-        self._silence_s = silence_s
-        self._listener = listener
-        self._is_stopped = is_stopped
-        self._detector = FailureDetector(command, silence_s, LOOK_EVERY_S)
-        self._waiting = Waiting(owner, silence_s / BEATS)
+    def __post_init__(self) -> None:
+        self._detector = FailureDetector(self.command, self.silence_s, LOOK_EVERY_S)
+        self._waiting = Waiting(self.owner, self.silence_s / BEATS)
         self._unheard = -1
         """The newest lease, if its holder had sent no heartbeat when it was first seen."""
         self._watched = -1
@@ -56,7 +48,7 @@ class StandingBy:
 
     def wait(self) -> Lease | Outcome:
         """The lease, when this standby takes over; or how the run ended that it waited for."""
-        while not self._is_stopped():
+        while not self.is_stopped():
             try:
                 found = self._look(time.monotonic())
             except StoreError as error:
@@ -64,18 +56,18 @@ class StandingBy:
                 found = None
             if found is not None:
                 with suppress(StoreError):
-                    self._store.blobs.delete(WAITING)
+                    self.store.blobs.delete(WAITING)
                 return found
-            time.sleep(self._silence_s / LOOKS)
+            time.sleep(self.silence_s / LOOKS)
         return Outcome.STOPPED
 
     def _look(self, now_s: float) -> Lease | Outcome | None:
-        heartbeat = read_heartbeat(self._store.blobs)
+        heartbeat = read_heartbeat(self.store.blobs)
         lease = heartbeat.lease if heartbeat is not None else 0
         if now_s >= self._remind_s or lease != self._watched:  # a new driver does not know of us
             self._remind_s, self._watched = now_s + REMIND_EVERY_S, lease
             self._waiting = replace(self._waiting, beat=self._waiting.beat + 1)
-            self._waiting.write(self._store.blobs)
+            self._waiting.write(self.store.blobs)
         match self._detector.saw(heartbeat, now_s):
             case StandbyDecision.WAIT:
                 owner = f"'{heartbeat.owner}'" if heartbeat is not None else "another run"
@@ -95,23 +87,23 @@ class StandingBy:
 
     def _take_over(self, lease: int | None, now_s: float) -> Lease | None:
         """From the holder of this lease, or of a newer one that has sent no heartbeat."""
-        holder = self._store.survey().holder
+        holder = self.store.survey().holder
         newest = holder.number if holder is not None else 0
         if lease is None:
             lease = newest
         if newest == self._unheard:
             lease = max(lease, newest)
         try:
-            taken = self._store.acquire_lease(self._owner, after=lease)
+            taken = self.store.acquire_lease(self.owner, after=lease)
         except LeaseLost as error:  # another standby was faster and will send heartbeats
             self._unheard = newest
             self._detector.overtaken(now_s)
             self._say(f"standing by: {error.message.partition('. ')[0]}")
             return None
         with suppress(StoreError):  # the run writes it again
-            Heartbeat(taken.number, self._command, self._owner).write(self._store.blobs)
+            Heartbeat(taken.number, self.command, self.owner).write(self.store.blobs)
         if holder is not None:
-            self._listener.on_event(StoreTaken(holder.owner, standby=True))
+            self.listener.on_event(StoreTaken(holder.owner, standby=True))
         return taken
 
     def _say(self, text: str) -> None:
@@ -120,7 +112,7 @@ class StandingBy:
             self._tell(text)
 
     def _tell(self, text: str) -> None:
-        self._listener.on_event(Note("standby", text))
+        self.listener.on_event(Note("standby", text))
 
 
 def stood_by(

@@ -6,6 +6,7 @@ that may be temporary with growing pauses, up to a deadline that the messages na
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from everstream.engine.reporting.listener import Listener
@@ -17,22 +18,16 @@ FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 5.0
 
 
+@dataclass
 class StartRetry:
     """Retries what a run needs to start, until a deadline."""
 
-    def __init__(
-        self,
-        timeout_s: float,
-        listener: Listener,
-        now_s: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._timeout_s = timeout_s
-        self._listener = listener
-        self._now_s = now_s
-        self._sleep = sleep
-        self._failing_since_s: float | None = None
-        self._said = ""
+    timeout_s: float
+    listener: Listener
+    now_s: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    _failing_since_s: float | None = None
+    _said: str = ""
 
     def reach(self, work: Callable[[], T]) -> T:
         """Return the result of `work` as soon as everything it needs can be reached."""
@@ -45,22 +40,22 @@ class StartRetry:
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             else:
                 if self._failing_since_s is not None:
-                    waited_s = self._now_s() - self._failing_since_s
-                    self._listener.on_event(StartReached(waited_s))
+                    waited_s = self.now_s() - self._failing_since_s
+                    self.listener.on_event(StartReached(waited_s))
                 self._failing_since_s, self._said = None, ""
                 return done
 
     def _wait_after(self, error: ConnectionLost, pause_s: float) -> None:
-        now_s = self._now_s()
+        now_s = self.now_s()
         if self._failing_since_s is None:
             self._failing_since_s = now_s
         waited_s = now_s - self._failing_since_s
-        if waited_s + pause_s > self._timeout_s:
+        if waited_s + pause_s > self.timeout_s:
             raise ConnectionLost(
                 f"{error.message}\nThis was retried for {waited_s:.0f} s; start_timeout "
-                f"(--start-timeout) is {self._timeout_s:g} s."
+                f"(--start-timeout) is {self.timeout_s:g} s."
             ) from error
         if error.message != self._said:
             self._said = error.message
-            self._listener.on_event(StartDelayed(error.message, self._timeout_s))
-        self._sleep(pause_s)
+            self.listener.on_event(StartDelayed(error.message, self.timeout_s))
+        self.sleep(pause_s)

@@ -53,7 +53,6 @@ class Injector:
         self._times_at: Counter[Point] = Counter()
 
     def for_new_worker(self, worker: WorkerId) -> Iterator[KillAfter | KillAt]:
-        """The kills that a new worker must watch for."""
         # If its predecessor died of another cause, its kills pass to this worker.
         self._asked = {number: asked for number, asked in self._asked.items() if asked != worker}
         for number, kill in self.left():
@@ -66,7 +65,6 @@ class Injector:
                 yield KillAt(number, shard, kill.at, kill.occurrence)
 
     def due(self, running_s: float) -> Iterator[tuple[WorkerId, KillNow]]:
-        """Kills that are due at this time after the start."""
         for kill in self.kills:
             if _is_due(kill, running_s) and kill.of_driver(self.plan):
                 self._die(kill)
@@ -75,7 +73,6 @@ class Injector:
                 yield self.plan.worker_of[kill.target(self.plan)], KillNow(number)
 
     def add(self, kill: Kill) -> None:
-        """Add a kill that was requested during the run."""
         self.kills.append(kill)
 
     def asked(self, worker: WorkerId, number: int) -> None:
@@ -96,7 +93,6 @@ class Injector:
                 self._die(kill)
 
     def left(self) -> list[tuple[int, Kill]]:
-        """The kills of workers that are still pending."""
         return [
             (number, kill)
             for number, kill in enumerate(self.kills)

@@ -54,7 +54,6 @@ def handed_on(
 
 
 def carries(records: Records) -> bool:
-    """Whether any frames are going round."""
     return any(record.carried for record in records.values())
 
 

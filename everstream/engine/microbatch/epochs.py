@@ -46,13 +46,7 @@ from everstream.errors import (
     StoreGone,
     said,
 )
-from everstream.events import (
-    CheckpointAborted,
-    CheckpointsSucceed,
-    EpochRepeated,
-    Note,
-    RunEvent,
-)
+from everstream.events import CheckpointAborted, CheckpointsSucceed, EpochRepeated, Note, RunEvent
 from everstream.pipeline.tuning import Tuning
 from everstream.state.manifest_append import Wait, pause
 from everstream.state.store import CheckpointStore, Lease
@@ -91,8 +85,6 @@ class Watcher:
 
 @dataclass
 class Epochs:
-    """One driver's run of a pipeline."""
-
     layout: Layout
     store: CheckpointStore
     lease: Lease
@@ -183,7 +175,9 @@ class Epochs:
             case Unsaved(reason=reason):
                 self._unsaved(order.epoch, f"it could not be saved: {reason}")
             case Disagreement(reason=reason):
-                self._again(f"epoch {order.epoch} is run again: {reason}")
+                text = f"epoch {order.epoch} is run again: {reason}"
+                self._tell_repeated(text)
+                self._failed(text)
             case _:
                 assert_never(verdict)
         return False
@@ -299,16 +293,9 @@ class Epochs:
             raise too_many
         self.sleep(RETRY_S)
 
-    def _again(self, reason: str) -> None:
-        self._tell_repeated(reason)
-        self._failed(reason)
-
     def _tell_repeated(self, reason: str, retry_s: float = 0.0) -> None:
-        shards = tuple(str(shard) for shard in self.layout.plan.shards)
-        from_epoch = int(self.stable)
-        self.watcher.tell(
-            EpochRepeated(reason, shards=shards, from_epoch=from_epoch, retry_s=retry_s)
-        )
+        shards, epoch = tuple(map(str, self.layout.plan.shards)), int(self.stable)
+        self.watcher.tell(EpochRepeated(reason, shards=shards, from_epoch=epoch, retry_s=retry_s))
 
     def _failed(self, reason: str) -> None:
         self.recoveries.failed(reason, self.layout.plan.shards, self.stable, self.clock_s())

@@ -51,7 +51,6 @@ class KillPlan:
         """The shards whose process was killed in the last job."""
 
     def reached(self, point: Point) -> None:
-        """The driver has reached this point."""
         self._injector.reached(point)
 
     def awaits(self, point: Point) -> bool:

@@ -23,8 +23,6 @@ from everstream.state.store import CheckpointStore
 
 
 class Output:
-    """The driver's access to every sink of a pipeline."""
-
     def __init__(self, plan: Plan, store: CheckpointStore, store_url: str) -> None:
         self._plan = plan
         self._store = store

@@ -14,8 +14,6 @@ from everstream.engine.microbatch.orders import ShardReport
 
 
 class Recoveries:
-    """The failures of a run."""
-
     def __init__(self) -> None:
         self._book = RecoveryBook()
         self._began_s = 0.0
@@ -31,7 +29,6 @@ class Recoveries:
             report.restarted_s = now_s if report.restarted_s is None else report.restarted_s
 
     def failed(self, what: str, shards: Sequence[ShardId], stable: Epoch, now_s: float) -> None:
-        """An epoch failed."""
         names = tuple(map(str, shards))
         self._book.open(
             RecoveryReport(what, names, False, now_s, from_epoch=stable, went_back=names)

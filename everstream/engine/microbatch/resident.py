@@ -6,10 +6,11 @@ shown its marker. That is why the stores of both engines are alike. In a cycle, 
 the previous epoch are here when an epoch starts, and no more will come: the marker follows them.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from everstream.core.checkpointing.record import CheckpointRecord
+from everstream.core.fault_points import Point
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Epoch, Generation, ShardId
 from everstream.core.messages import (
@@ -27,7 +28,6 @@ from everstream.core.messages import (
 )
 from everstream.core.scheme import ALIGNED
 from everstream.engine.microbatch.cycles import packed, parted
-from everstream.engine.microbatch.engine_api import TaskEngineApi
 from everstream.engine.microbatch.layout import Layout
 from everstream.engine.microbatch.orders import (
     Failed,
@@ -41,10 +41,52 @@ from everstream.engine.microbatch.rows import Arrived
 from everstream.errors import InternalError
 from everstream.pipeline.sink import Committable
 from everstream.runtime.channel_state import decoded_alone, encoded_alone
-from everstream.runtime.jobs import Upload
+from everstream.runtime.jobs import CommitJob, Upload
+from everstream.runtime.message_log import Segment
 from everstream.runtime.pace import UNLIMITED, Pace
 from everstream.runtime.runner import ShardRunner
 from everstream.state.objects import ObjectRef
+from everstream.state.store import CheckpointStore
+
+
+@dataclass
+class TaskEngineApi:
+    """The requests of a shard's runner: nothing is sent or saved while it works.
+
+    The task turns the frames into rows, saves the checkpoint and answers, before it ends.
+    """
+
+    store: CheckpointStore
+    store_url: str
+    clock_s: Callable[[], float]
+    wall_s: Callable[[], float]
+    reached: Callable[[ShardId, Point], None]
+    scratch: str = ""
+    frames: list[Frame] = field(default_factory=list)
+    uploads: list[Upload] = field(default_factory=list)
+    commits: list[CommitJob] = field(default_factory=list)
+    told: list[Report] = field(default_factory=list)
+
+    def send(self, frame: Frame) -> None:
+        self.frames.append(frame)
+
+    def grant(self, channel: ChannelId, frames: int, most: int) -> None:
+        """Not needed: the senders of an epoch have finished before its receivers start."""
+
+    def tell(self, report: Report) -> None:
+        self.told.append(report)
+
+    def upload(self, upload: Upload) -> None:
+        self.uploads.append(upload)
+
+    def save_segment(self, segment: Segment) -> None:
+        raise InternalError("there are no message logs in an epoch that is one job")
+
+    def commit(self, job: CommitJob) -> None:
+        self.commits.append(job)
+
+    def load(self, refs: Sequence[ObjectRef]) -> list[bytes]:
+        return [self.store.get(ref) for ref in refs]
 
 
 class Allowance(Pace):
@@ -141,11 +183,9 @@ class Resident:
         return self.runner.processed - before
 
     def leave(self) -> None:
-        """The run is over."""
         self.runner.on_command(Shutdown())
 
     def take_frames(self) -> list[Frame]:
-        """The frames sent since the last call."""
         frames, self.engine.frames, self._granted = self.engine.frames, [], 0
         return frames
 
@@ -212,10 +252,8 @@ class Resident:
             self._granted = len(self.engine.frames)
             for frame in new:
                 if frame.kind is FrameKind.DATA:
-                    self._grant(frame.channel)
-
-    def _grant(self, channel: ChannelId) -> None:
-        self.runner.on_grant(channel, self.runner.shard.generation_of(channel), 1)
+                    generation = self.runner.shard.generation_of(frame.channel)
+                    self.runner.on_grant(frame.channel, generation, 1)
 
     def _save(self) -> None:
         """Make the checkpoint durable, with the output that depends on it."""
@@ -250,3 +288,36 @@ def _problem(report: Report) -> Problem | None:
             return Unsaved(reason)
         case _:
             return None
+
+
+class Cache:
+    """The shards that one process keeps between two epochs, of one run and era.
+
+    A task takes its shard out and puts it back only if it succeeds: an abandoned task leaves
+    nothing behind that a later one could continue from.
+    """
+
+    def __init__(self) -> None:
+        self._owner: tuple[str, int] | None = None
+        self._residents: dict[ShardId, Resident] = {}
+
+    def take(self, order: Order, shard: ShardId) -> Resident | None:
+        """The shard, if it is here in the manifest's version. Removes it from the cache in any case."""
+        if self._owner != (order.run, order.era):
+            self.clear()
+            self._owner = (order.run, order.era)
+        # A shard that missed an epoch continued elsewhere: it would only take up memory.
+        for behind in [s for s, kept in self._residents.items() if kept.epoch < order.stable]:
+            del self._residents[behind]
+        resident = self._residents.pop(shard, None)
+        return resident if resident is not None and self._is_current(resident, order) else None
+
+    def keep(self, order: Order, resident: Resident) -> None:
+        if self._owner == (order.run, order.era):
+            self._residents[resident.shard] = resident
+
+    def clear(self) -> None:
+        self._residents.clear()
+
+    def _is_current(self, resident: Resident, order: Order) -> bool:
+        return resident.version == order.version(resident.shard)

@@ -28,8 +28,6 @@ _EMPTY, _FULL = bytes(_WIDTH - _HEADER.size), b"\1".ljust(_WIDTH - _HEADER.size,
 
 
 class Row(NamedTuple):
-    """One row on its way."""
-
     partition: int
     header: bytes
     payload: Any
@@ -99,7 +97,6 @@ class Arrived:
 
 
 def arrived(position: int, frame: Frame) -> Arrived:
-    """A frame as its receiver will see it."""
     return Arrived(
         position,
         frame.kind,

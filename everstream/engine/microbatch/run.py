@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 
 from pyspark import SparkContext
 
@@ -15,7 +16,6 @@ from everstream.core.fault_points import Point
 from everstream.core.ids import ShardId
 from everstream.core.orders import Outcome, Phase
 from everstream.core.plan import Plan
-from everstream.engine.checkpoint_requests import CheckpointRequests
 from everstream.engine.engine import EngineEnd, EngineJob
 from everstream.engine.microbatch.epochs import Epochs, Watcher
 from everstream.engine.microbatch.kills import Death, KillPlan
@@ -24,11 +24,11 @@ from everstream.engine.microbatch.orders import ShardReport
 from everstream.engine.microbatch.sizing import Sizing
 from everstream.engine.microbatch.spark_job import SparkJobs
 from everstream.engine.reporting.building import epoch_stable, sampled_from
-from everstream.engine.settings.live_settings import NOT_TUNABLE, Control, flattened
+from everstream.engine.requests import CheckpointRequests
+from everstream.engine.settings.live_settings import NOT_TUNABLE, Control, control_of, flattened
 from everstream.engine.settings.options import RunConfig
-from everstream.engine.signals import stopping_on_signals
-from everstream.engine.slot_sharing import Share, SlotGrant
-from everstream.engine.spark.slots import find_slots, warm
+from everstream.engine.signals import Stoppable, stopping_on_signals
+from everstream.engine.spark.slots import OnSpark
 from everstream.engine.store_session import OpenStore
 from everstream.errors import UserError
 from everstream.events import (
@@ -54,17 +54,13 @@ _LOOK_EVERY_S = 0.05
 SAMPLE_EVERY_S = 0.5
 
 
-class MicroBatchEngine:
+class MicroBatchEngine(OnSpark):
     """One Spark job per epoch; Spark moves the records and retries lost tasks."""
+
+    keeps_slots = False
 
     def check(self, config: RunConfig, plan: Plan) -> None:
         _check(config, plan)
-
-    def reserve(self, config: RunConfig, plan: Plan, others: tuple[Share, ...]) -> SlotGrant:
-        return find_slots(config, plan, False, others)
-
-    def warm(self, config: RunConfig, plan: Plan) -> None:
-        warm(config, plan, False)
 
     def drive(self, job: EngineJob) -> EngineEnd:
         if job.opened.next_plan is not None:
@@ -132,9 +128,7 @@ def _check(config: RunConfig, plan: Plan) -> None:
     KillPlan(config.kills, plan, config.listener)
 
 
-class MicroBatches(Watcher):
-    """One run, from an open store to its end."""
-
+class MicroBatches(Stoppable, Watcher):
     def __init__(
         self, config: RunConfig, plan: Plan, context: SparkContext, opened: OpenStore
     ) -> None:
@@ -147,7 +141,6 @@ class MicroBatches(Watcher):
         self.began_s = time.monotonic()
         self.running_s: float | None = None
         self.ended_s = 0.0
-        self._stop_reason: str | None = None
         self._checkpoint_requests = CheckpointRequests()
         self._kills = KillPlan(config.kills, plan, config.listener)
         layout = Layout(plan)
@@ -161,7 +154,9 @@ class MicroBatches(Watcher):
             max(1, config.policy.max_restarts),
             self._deaths,
             self._kills.settle,
-            self._in_midst if self._kills.awaits(Point.IN_SNAPSHOT) else None,
+            partial(self.reached, Point.IN_SNAPSHOT)
+            if self._kills.awaits(Point.IN_SNAPSHOT)
+            else None,
         )
         self.epochs = Epochs(
             layout=layout,
@@ -180,38 +175,24 @@ class MicroBatches(Watcher):
         self._phase: Phase | None = None
         self._sample_due_s = 0.0
         self._control: Control | None = None
-        if tunable := tunable_in(plan.graph):
-            remote = "://" in opened.url and not opened.url.startswith("file://")
-            blobs = opened.store.blobs
-            self._control = Control(
-                blobs, remote, tunable, lambda text: self.tell(Note("store", text, True))
+        if tunable_in(plan.graph):
+            self._control = control_of(
+                plan.graph, opened.store, opened.url, lambda t: self.tell(Note("store", t, True))
             )
         self._heed_settings()
 
     @property
     def forfeited(self) -> float:
-        """Records that were due and were not emitted."""
         return sum(self._forfeited.values())
 
-    @property
-    def stop_requested(self) -> bool:
-        return self._stop_reason is not None
-
-    def request_stop(self, reason: str) -> None:
-        """Stop after the current epoch. Safe from a signal handler or another thread."""
-        self._stop_reason = reason
-
     def ask_checkpoint(self) -> Future[int]:
-        """The first stable epoch that includes all work done so far. From any thread."""
         return self._checkpoint_requests.ask()
 
     @property
     def blobs(self) -> Blobs:
-        """Where the checkpoints are stored."""
         return self.opened.store.blobs
 
     def tune(self, wishes: Mapping[str, str]) -> None:
-        """Change settings from the next epoch on. From any thread."""
         if self._control is not None:
             self._control.tune(wishes)
         else:
@@ -222,7 +203,9 @@ class MicroBatches(Watcher):
         self.epochs.sizing.every_s = every_s
         text = f"epochs of {every_s:g} s from the next one on, as requested"
         self.tell(IntervalChanged(every_s, text))
-        return _at_once(text)
+        done: Future[str] = Future()
+        done.set_result(text)
+        return done
 
     def scale(self, shards: Mapping[str, int]) -> Future[str]:
         raise UserError(
@@ -231,7 +214,6 @@ class MicroBatches(Watcher):
         )
 
     def kill_worker(self, worker: int) -> Future[str]:
-        """There are no permanent workers."""
         raise UserError(
             'engine="microbatch" has no permanent workers to kill: use kill= '
             "(--kill OPERATOR@WHEN)."
@@ -280,13 +262,11 @@ class MicroBatches(Watcher):
                 return
             # With too little input to fill an epoch, the next one starts when it is due.
             if self.epochs.caught_up and not self.epochs.finished:
-                self._rest_until(began_s + (self.epochs.sizing.every_s or 0.0))
+                self._rest(began_s + (self.epochs.sizing.every_s or 0.0) - time.monotonic())
 
     def _rest(self, time_s: float) -> None:
-        self._rest_until(time.monotonic() + time_s)
-
-    def _rest_until(self, due_s: float) -> None:
-        """Wait until this time, or for a request to stop or to take a checkpoint."""
+        """Wait this long, or for a request to stop or to take a checkpoint."""
+        due_s = time.monotonic() + time_s
         while time.monotonic() < due_s and not (
             self.stop_requested or self._checkpoint_requests.is_due
         ):
@@ -330,9 +310,6 @@ class MicroBatches(Watcher):
         recoveries = list(self.epochs.recoveries.reports)
         return RunStatus(phase, workers, read, totals, self.epochs.stable, recoveries)
 
-    def _in_midst(self) -> None:
-        self.reached(Point.IN_SNAPSHOT)
-
     def _deaths(self) -> tuple[Death, ...]:
         newest = self.epochs.newest
         running_s = time.monotonic() - (self.running_s or self.began_s)
@@ -358,12 +335,6 @@ class MicroBatches(Watcher):
 
     def reached(self, point: Point) -> None:
         self._kills.reached(point)
-
-
-def _at_once(text: str) -> Future[str]:
-    done: Future[str] = Future()
-    done.set_result(text)
-    return done
 
 
 def _sizing(config: RunConfig, plan: Plan) -> Sizing:

@@ -17,10 +17,10 @@ from typing import Any, BinaryIO
 
 from everstream.core.fault_points import Point
 from everstream.core.ids import ShardId
-from everstream.engine.microbatch.cache import Cache
 from everstream.engine.microbatch.kills import Death, die
 from everstream.engine.microbatch.layout import Layout, TaskPlacement
 from everstream.engine.microbatch.orders import ATTEMPTS, Failed, Order, ShardReport
+from everstream.engine.microbatch.resident import Cache
 from everstream.engine.microbatch.rows import Row, pieces_of, report_row, row_in
 from everstream.engine.microbatch.task import Surroundings, Task
 from everstream.engine.spark.launcher import FramedSerializer

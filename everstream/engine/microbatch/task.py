@@ -12,11 +12,16 @@ from dataclasses import dataclass, field, replace
 from everstream.core.fault_points import Point
 from everstream.core.frames import FrameKind
 from everstream.core.ids import ShardId
-from everstream.engine.microbatch.cache import Cache
-from everstream.engine.microbatch.engine_api import TaskEngineApi
 from everstream.engine.microbatch.layout import Layout, TaskPlacement
-from everstream.engine.microbatch.orders import Failed, Incomplete, Order, ShardReport, Unreadable
-from everstream.engine.microbatch.resident import Resident
+from everstream.engine.microbatch.orders import (
+    Failed,
+    Incomplete,
+    Order,
+    Problem,
+    ShardReport,
+    Unreadable,
+)
+from everstream.engine.microbatch.resident import Cache, Resident, TaskEngineApi
 from everstream.engine.microbatch.rows import (
     NOTHING,
     Arrived,
@@ -55,8 +60,6 @@ class Surroundings:
 
 @dataclass
 class Task:
-    """One attempt at one partition of one stage."""
-
     layout: Layout
     order: Order
     place: TaskPlacement
@@ -118,6 +121,7 @@ class Task:
         report = replace(report, restored_s=self.around.clock_s() - began_s)
         self._resident, processed = resident, 0
         resident.engine.reached = self.around.reached
+        problem: Problem | None
         try:
             resident.hear(self.order.stable)
             if cached:
@@ -126,14 +130,11 @@ class Task:
                 resident.leave()
             else:
                 processed = resident.go_through(self.order, frames)
+            problem = resident.problem()
         except CorruptObject as error:
-            yield self._report(replace(report, problem=Unreadable(str(error))))
-            return
+            problem = Unreadable(str(error))
         except Exception as error:  # a rule of the core; the runner guards user code
-            broken = Failed(resident.runner.chain.explain(error))
-            yield self._report(replace(report, problem=broken))
-            return
-        problem = resident.problem()
+            problem = Failed(resident.runner.chain.explain(error))
         if problem is not None or self.order.closing:
             yield self._report(replace(report, problem=problem))
             return
@@ -180,7 +181,6 @@ class Task:
 
 
 def digests(frames: Iterable[Arrived]) -> dict[int, Digest]:
-    """Channel -> its traffic in this epoch."""
     found: dict[int, Digest] = {}
     for frame in frames:
         found[frame.position] = frame.added_to(found.get(frame.position, NOTHING))

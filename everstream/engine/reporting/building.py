@@ -65,48 +65,36 @@ def run_started(plan: Plan, about: About, total_records: int | None, at: float =
 
 
 def sampled(measures: Measures, status: RunStatus) -> MetricsSampled:
-    """What shards and workers have measured so far."""
-    return MetricsSampled(
-        at=measures.wall_s,
-        phase=status.phase.value,
-        epoch=int(status.epoch),
-        records_read=status.records_read,
-        totals=dict(status.totals),
-        shards={
-            str(shard): {
-                **plain(meter),
-                "counts": {
-                    name: list(pair) for name, pair in measures.counts.get(shard, {}).items()
-                },
-            }
-            for shard, meter in measures.shards.items()
-        },
-        workers={
-            str(worker): {**plain(process), "machine": process.machine.partition("/")[0]}
-            for worker, process in measures.workers.items()
-        },
-    )
+    shards = {
+        str(shard): {**plain(meter), "counts": _lists(measures.counts.get(shard, {}))}
+        for shard, meter in measures.shards.items()
+    }
+    workers = {
+        str(worker): {**plain(process), "machine": process.machine.partition("/")[0]}
+        for worker, process in measures.workers.items()
+    }
+    return _sampled(status, shards, workers, measures.wall_s)
 
 
 def sampled_from(manifest: EpochManifest | None, status: RunStatus) -> MetricsSampled:
     """For engines without permanent processes to measure: each shard's progress by its checkpoint."""
-    return MetricsSampled(
-        phase=status.phase.value,
-        epoch=int(status.epoch),
-        records_read=status.records_read,
-        totals=dict(status.totals),
-        shards={
-            str(record.shard): {
-                "counts": {name: list(pair) for name, pair in record.counts.items()}
-            }
-            for record in (manifest.records.values() if manifest is not None else ())
-        },
-        workers={},
-    )
+    records = manifest.records.values() if manifest is not None else ()
+    shards = {str(record.shard): {"counts": _lists(record.counts)} for record in records}
+    return _sampled(status, shards, {})
+
+
+def _sampled(
+    status: RunStatus, shards: dict[str, Any], workers: dict[str, Any], at: float = 0.0
+) -> MetricsSampled:
+    phase, epoch, totals = status.phase.value, int(status.epoch), dict(status.totals)
+    return MetricsSampled(phase, epoch, status.records_read, totals, shards, workers, at=at)
+
+
+def _lists(counts: Mapping[str, tuple[int, int]]) -> dict[str, list[int]]:
+    return {name: list(pair) for name, pair in counts.items()}
 
 
 def epoch_stable(manifest: EpochManifest, at: float = 0.0) -> EpochStable:
-    """An epoch, or a recovery line, has become stable."""
     records = manifest.records.values()
     slowest = max(records, key=lambda record: record.capture_s + record.upload_s, default=None)
     return EpochStable(

@@ -5,10 +5,10 @@ Colours are the notebook's, so that it is readable in a light and in a dark them
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from everstream.core.checkpointing.manifest import EpochManifest
-from everstream.core.coordinators.recovery_report import RecoveryReport
+if TYPE_CHECKING:
+    from everstream.engine.result import RunResult
 
 View = Mapping[str, Any]
 NOTES = 5
@@ -17,27 +17,15 @@ UNKNOWN = "&ndash;"
 _CELL = "padding:2px 12px 2px 0;text-align:{};border-bottom:1px solid rgba(128,128,128,.35)"
 
 
-def result_html(
-    pipeline: str,
-    outcome: str,
-    wall_s: float,
-    counts: Mapping[str, tuple[int, int]],
-    skipped: Mapping[str, int],
-    checkpoints: Sequence[EpochManifest],
-    checkpoint_count: int,
-    recoveries: Sequence[RecoveryReport],
-    recovery_count: int,
-    notes: Sequence[str],
-) -> str:
-    """The display of a finished run."""
+def result_html(result: "RunResult") -> str:
     operators = [
-        [escape(name), f"{given[0]:,}", f"{given[1]:,}", f"{skipped.get(name, 0):,}"]
-        for name, given in counts.items()
+        [escape(name), f"{given[0]:,}", f"{given[1]:,}", f"{result.skipped.get(name, 0):,}"]
+        for name, given in result.counts.items()
     ]
-    told = [f"{checkpoint_count:,} checkpoints"]
-    if checkpoints:
-        told.append(f"the last one epoch {checkpoints[-1].epoch}")
-    told.append(f"{recovery_count:,} failures survived")
+    told = [f"{result.checkpoint_count:,} checkpoints"]
+    if result.checkpoints:
+        told.append(f"the last one epoch {result.checkpoints[-1].epoch}")
+    told.append(f"{result.recovery_count:,} failures survived")
     failures = [
         [
             escape(report.what),
@@ -45,21 +33,20 @@ def result_html(
             f"{report.records_replayed:,}",
             f"{report.duplicates_suppressed:,}",
         ]
-        for report in list(recoveries)[-FAILURES:]
+        for report in list(result.recoveries)[-FAILURES:]
     ]
     return _framed(
-        _heading(pipeline, outcome, f"{wall_s:,.1f} s"),
+        _heading(result.pipeline, result.outcome.value, f"{result.wall_s:,.1f} s"),
         _table(["operator", "records in", "records out", "skipped"], operators),
         _line(", ".join(told)),
         _table(
             ["failure", "caught up after", "records replayed", "duplicates suppressed"], failures
         ),
-        *(_line(escape(note)) for note in list(notes)[-NOTES:]),
+        *(_line(escape(note)) for note in result.notes[-NOTES:]),
     )
 
 
 def run_html(view: View) -> str:
-    """The display of an active run, as of now."""
     ended = view["ended"]
     rows = [
         [

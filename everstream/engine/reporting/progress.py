@@ -16,14 +16,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from everstream.core.orders import Phase
 from everstream.engine.reporting.listener import Listener, Listeners
-from everstream.events import (
-    Progressed,
-    RunEvent,
-    RunStarted,
-    RunStatus,
-    is_warning,
-    sentence,
-)
+from everstream.events import Progressed, RunEvent, RunStarted, RunStatus, is_warning, sentence
 
 RATE_OVER_S = 2.0
 FIRST_LINE_S = 2.0
@@ -32,8 +25,6 @@ GROWTH = 1.5
 
 
 class RateMeter:
-    """Records per second over the last seconds."""
-
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
@@ -75,7 +66,6 @@ class LinePace:
 
 
 def status(run_status: RunStatus, rate: RateMeter, total: int | None) -> str:
-    """The status of a run in one line."""
     words = [run_status.phase.value, f"{run_status.records_read:,} records"]
     if total:
         words.append(f"{run_status.records_read / total:.0%}")
@@ -83,21 +73,11 @@ def status(run_status: RunStatus, rate: RateMeter, total: int | None) -> str:
     return ", ".join(words)
 
 
-def started_line(event: RunStarted) -> str:
-    """What was started, in one line."""
-    return (
-        f"{len(event.operators)} operators in {len(event.shards)} shard(s) on "
-        f"{event.workers} worker(s)"
-    )
-
-
-def stamp(console: Console) -> str:
-    """The start of a line: the time, and in a file also the date."""
-    return time.strftime("%H:%M:%S" if console.is_terminal else "%Y-%m-%d %H:%M:%S")
-
-
 class ProgressLines(Listener):
     """Plain lines with the time."""
+
+    marks = ("·", "!")
+    """What notes and warnings begin with."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -106,24 +86,38 @@ class ProgressLines(Listener):
         self._pace = LinePace()
 
     def on_event(self, event: RunEvent) -> None:
+        self.take(event, time.monotonic())
+
+    def take(self, event: RunEvent, at_s: float) -> None:
+        """An event that was sent at this time, on the monotonic clock."""
         match event:
             case RunStarted():
-                self.total = event.total_records
-                self.line(started_line(event))
+                self.started(event)
             case Progressed(status=run_status):
-                now_s = time.monotonic()
-                self.rate.add(now_s, run_status.records_read)
-                self.show(run_status, now_s)
-            case _ if (text := sentence(event)) is not None:
-                self.line(f"{'!' if is_warning(event) else '·'} {text}")
+                self.rate.add(at_s, run_status.records_read)
+                self.progressed(run_status)
+            case _:
+                self.note(event)
 
-    def show(self, run_status: RunStatus, now_s: float) -> None:
-        if self._pace.is_due(run_status, now_s):
+    def started(self, event: RunStarted) -> None:
+        self.total = event.total_records
+        self.line(
+            f"{len(event.operators)} operators in {len(event.shards)} shard(s) on "
+            f"{event.workers} worker(s)"
+        )
+
+    def progressed(self, run_status: RunStatus) -> None:
+        if self._pace.is_due(run_status, time.monotonic()):
             self.line(status(run_status, self.rate, self.total))
 
-    def line(self, text: str) -> None:
-        stamped = f"[dim]{stamp(self.console)}[/dim] {escape(text)}"
-        self.console.print(stamped, highlight=False, soft_wrap=True)
+    def note(self, event: RunEvent) -> None:
+        text = sentence(event)
+        if text is not None:
+            self.line(f"{self.marks[is_warning(event)]} {escape(text)}")
+
+    def line(self, markup: str) -> None:
+        stamp = time.strftime("%H:%M:%S" if self.console.is_terminal else "%Y-%m-%d %H:%M:%S")
+        self.console.print(f"[dim]{stamp}[/dim] {markup}", highlight=False, soft_wrap=True)
 
 
 class ProgressBar(ProgressLines):
@@ -136,12 +130,11 @@ class ProgressBar(ProgressLines):
         )
         self._task = self.live.add_task("starting")
 
-    def show(self, run_status: RunStatus, now_s: float) -> None:
+    def progressed(self, run_status: RunStatus) -> None:
         self.live.update(self._task, description=status(run_status, self.rate, self.total))
 
 
 def heard_early(listener: Listener, progress: bool) -> Listener:
-    """The listener for events before the run starts."""
     shown = (ProgressLines(Console(file=sys.stderr)),) if progress else ()
     return Listeners(listener, *shown)
 
@@ -164,7 +157,7 @@ def watching(
         return
     console = console or Console(file=sys.stderr)
     shown = ProgressBar(console) if console.is_terminal and live else ProgressLines(console)
-    shown.line(f"{pipeline}: starting")
+    shown.line(f"{escape(pipeline)}: starting")
     both = Listeners(listener, shown)
     if not isinstance(shown, ProgressBar):
         yield both

@@ -21,25 +21,22 @@ from everstream.pipeline.checkpointing import Coordinated, EngineName
 from everstream.state.signing import blobs_at
 
 
+@dataclass
 class Recorder(Listener):
     """Sends the events of one run to its listener, its history and its traces.
 
     It adds derived events: the progress of recoveries, and failures to write the history.
     """
 
-    def __init__(
-        self,
-        run: str,
-        listener: Listener,
-        writer: HistoryWriter | None,
-        troubles: "SimpleQueue[str]",
-    ) -> None:
-        """troubles: messages of the writer."""
-        self._listener = listener
-        self._writer = writer
-        self._troubles = troubles
+    run: str
+    listener: Listener
+    writer: HistoryWriter | None
+    troubles: "SimpleQueue[str]"
+    """Messages of the writer."""
+
+    def __post_init__(self) -> None:
         self._trace = tracing()
-        self._recoveries = RecoveryUpdates(run)
+        self._recoveries = RecoveryUpdates(self.run)
         self._status: RunStatus | None = None
 
     def on_event(self, event: RunEvent) -> None:
@@ -49,13 +46,12 @@ class Recorder(Listener):
             self._status = event.status
             self._follow_recoveries()
         try:
-            text = self._troubles.get_nowait()
+            text = self.troubles.get_nowait()
         except Empty:
             return
         self._send(sent(Note("history", text, True)))
 
     def ended(self, outcome: str, error: str | None) -> None:
-        """The run is over."""
         self._follow_recoveries()
         self._send(sent(RunEnded(outcome, error)))
 
@@ -68,15 +64,13 @@ class Recorder(Listener):
     def _send(self, event: RunEvent) -> None:
         if self._trace is not None:
             self._trace(event)
-        if self._writer is not None:
-            self._writer.take(event)
-        self._listener.on_event(event)
+        if self.writer is not None:
+            self.writer.take(event)
+        self.listener.on_event(event)
 
 
 @dataclass
 class Recording:
-    """A recorded run."""
-
     config: RunConfig
     about: About
     outcome: str = "ended"
@@ -154,9 +148,8 @@ def served(handle: RunHandle, ui: bool | str, store: str, key_file: str | None) 
     if ui is False:
         yield
         return
-    from everstream.observability.ui.actions import Actions
     from everstream.observability.ui.serving import Serving
-    from everstream.observability.ui.views import Shown
+    from everstream.observability.ui.views import Actions, Shown
 
     shown = Shown(handle.live, Actions(handle), store)
     shown.store_key = key_file

@@ -7,8 +7,8 @@ in a queue until the driver's loop collects them.
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
 
 from everstream.errors import EverstreamError
 from everstream.pipeline.graph import Graph
@@ -31,16 +31,7 @@ LEAVE_PATIENCE_S = 1.0
 NOT_TUNABLE = "nothing in this pipeline can be tuned: it has no paced source or batch"
 
 
-class Spread(NamedTuple):
-    """Numbers of shards to record."""
-
-    shards: dict[str, Shards]
-    instead_of: Mapping[str, int] | None
-
-
 class Control:
-    """The settings of one run."""
-
     def __init__(
         self, blobs: Blobs, remote: bool, tunable: Settings, on_trouble: Callable[[str], None]
     ) -> None:
@@ -49,7 +40,7 @@ class Control:
         self._every_s = REMOTE_EVERY_S if remote else LOOK_EVERY_S
         self._tunable = {name: dict(settings) for name, settings in tunable.items()}
         self._on_trouble = on_trouble
-        self._requests: SimpleQueue[Mapping[str, str] | Spread] = SimpleQueue()
+        self._requests: SimpleQueue[Callable[[], Recorded]] = SimpleQueue()
         self._news: SimpleQueue[Tuning | str] = SimpleQueue()
         self.shards: dict[str, Shards] = {}
         """The requested numbers of shards, as of the last look at the store."""
@@ -72,7 +63,7 @@ class Control:
 
     def tune(self, wishes: Mapping[str, str]) -> None:
         """Record these settings, then apply them. Safe from any thread."""
-        self._requests.put(wishes)
+        self._requests.put(lambda: record_settings(self._blobs, resolved(wishes, self._tunable)))
         self._wake.set()
 
     def spread(
@@ -82,7 +73,7 @@ class Control:
 
         instead_of: only where the store still has this request.
         """
-        self._requests.put(Spread(shards, instead_of))
+        self._requests.put(partial(record_settings, self._blobs, {}, shards, instead_of))
         self._wake.set()
 
     def news(self) -> Tuning | None:
@@ -117,15 +108,8 @@ class Control:
     def _look(self) -> None:
         with suppress(Empty):
             while True:
-                self._fulfil(self._requests.get_nowait())
+                self._found(self._requests.get_nowait()())
         self._found(read_settings(self._blobs))
-
-    def _fulfil(self, wishes: "Mapping[str, str] | Spread") -> None:
-        if isinstance(wishes, Spread):
-            found = record_settings(self._blobs, {}, wishes.shards, wishes.instead_of)
-        else:
-            found = record_settings(self._blobs, resolved(wishes, self._tunable))
-        self._found(found)
 
     def _found(self, recorded: Recorded) -> None:
         if recorded.version > self._known:
@@ -151,7 +135,6 @@ def flattened(settings: Settings) -> dict[str, str]:
 def control_of(
     graph: Graph, store: CheckpointStore, store_url: str, on_trouble: Callable[[str], None]
 ) -> Control:
-    """The settings of a run of this pipeline."""
     tunable = tunable_in(graph)
     remote = "://" in store_url and not store_url.startswith("file://")
     return Control(store.blobs, remote, tunable, on_trouble)

@@ -193,7 +193,6 @@ class RunConfig:
 
 
 def _policy(options: RunOptions) -> Policy:
-    """The coordinator's policy."""
     checkpoint, until, recovery = options.checkpoint, options.until, options.recovery
     if isinstance(until, str) and until != CAUGHT_UP:
         raise UserError(
@@ -218,7 +217,6 @@ def _policy(options: RunOptions) -> Policy:
 
 
 def _positive(name: str, time: str | float) -> float:
-    """A duration that must be positive."""
     time_s = seconds(time)
     if not time_s > 0:
         raise UserError(f"{name}={time!r}: the time must be positive, as in {name}='10s'.")
@@ -232,7 +230,6 @@ def _one_of(name: str, given: T, known: tuple[str, ...]) -> T:
 
 
 def _turn(options: RunOptions) -> Turn:
-    """When a run may take its store."""
     standby = options.standby
     if standby is False:
         return Turn()
@@ -262,7 +259,6 @@ def _key_file(options: RunOptions) -> str | None:
 
 
 def _overrides(upgrade: Upgrade) -> UpgradeOverrides:
-    """What to do with the state of a pipeline that has changed."""
     dropped = upgrade.drop_state
     if isinstance(dropped, str):
         raise UserError(f"drop_state={dropped!r}: give a list of names, ['{dropped}'].")

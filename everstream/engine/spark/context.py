@@ -6,7 +6,10 @@ import secrets
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 
 from pyspark import SparkConf, SparkContext
@@ -14,7 +17,6 @@ from pyspark import SparkConf, SparkContext
 from everstream.engine.slot_sharing import Share, refuse_other_master
 from everstream.engine.spark.launcher import active_context, is_configured, start_java
 from everstream.engine.spark.lost import killed_while_starting
-from everstream.engine.spark.noise import quiet_start
 from everstream.errors import EnvironmentFault, SparkGone, UserError
 
 OURS = "spark.everstream.made"
@@ -38,6 +40,10 @@ MASTERS = (
     r"(spark|k8s|mesos)://.+",
     r"yarn(-client|-cluster)?",
 )
+
+
+_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]")
+"""The number of executors, and of the cores of each."""
 
 
 def make_context(master: str, app_name: str, others: tuple[Share, ...] = ()) -> SparkContext:
@@ -134,8 +140,7 @@ def is_local(master: str) -> bool:
 def slots(context: SparkContext) -> int:
     """How many tasks can run at once, after the executors of a cluster have started."""
     master = str(context.master)
-    promised = re.fullmatch(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,.*\]", master)
-    if promised:
+    if promised := _CLUSTER.fullmatch(master):
         return int(promised[1]) * int(promised[2])
     if not is_local(master):
         context.parallelize([0], 1).count()  # returns when the first executor has started
@@ -150,12 +155,10 @@ def slots(context: SparkContext) -> int:
 def slots_of_an_executor(context: SparkContext) -> int:
     """How many tasks one executor runs at once, if known."""
     master = str(context.master)
-    cluster = re.fullmatch(r"local-cluster\[\s*\d+\s*,\s*(\d+)\s*,.*\]", master)
-    if cluster:
-        return int(cluster[1])
-    said = context.getConf().get("spark.executor.cores")
-    known = said is not None and not is_local(master)
-    return max(1, int(said) if known and said else context.defaultParallelism)
+    if promised := _CLUSTER.fullmatch(master):
+        return int(promised[2])
+    said = None if is_local(master) else context.getConf().get("spark.executor.cores")
+    return max(1, int(said or context.defaultParallelism))
 
 
 def check_context(context: SparkContext) -> list[str]:
@@ -232,3 +235,33 @@ def require_java() -> None:
             f"Spark needs Java 17 or newer, but {java} is version {version[1]}: install a newer "
             "one, or set JAVA_HOME."
         )
+
+
+_NOISE = (
+    "WARNING: Using incubator modules",
+    "Setting default log level",
+    "To adjust logging level",
+    "Using Spark's default log4j profile",
+)
+
+
+@contextmanager
+def quiet_start() -> Iterator[None]:
+    """The standard error of a process started in this block is filtered."""
+    read_end, write_end = os.pipe()
+    screen = os.dup(2)
+    os.dup2(write_end, 2)
+    os.close(write_end)
+    threading.Thread(target=_pass_on, args=(read_end,), daemon=True, name="spark-stderr").start()
+    try:
+        yield
+    finally:
+        os.dup2(screen, 2)
+        os.close(screen)
+
+
+def _pass_on(read_end: int) -> None:
+    with os.fdopen(read_end, errors="replace") as lines:
+        for line in lines:
+            if not line.startswith(_NOISE):
+                sys.stderr.write(line)

@@ -3,7 +3,7 @@
 Both engines need a few things that PySpark does not offer: Spark's list of running tasks, the errors
 of tasks that never reached Python, jobs built without a query plan, the process that forks Python
 workers. These may change with any version of Spark. They are collected here, one function each; a
-function that differs between versions has one implementation per version and chooses by `SPARK`.
+function that differs between versions chooses by `SPARK`.
 All other modules use PySpark's public names only.
 """
 
@@ -16,34 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyspark
 from pyspark import SparkConf, SparkContext
-from pyspark.serializers import CloudPickleSerializer, FramedSerializer
+from pyspark.serializers import CloudPickleSerializer
+from pyspark.serializers import FramedSerializer as FramedSerializer
 
 from everstream.errors import UserError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
-
-__all__ = [
-    "SPARK",
-    "FailedTask",
-    "FramedSerializer",
-    "JobParts",
-    "RunningTasks",
-    "active_context",
-    "arrow_schema",
-    "failed_tasks",
-    "is_configured",
-    "is_stopped",
-    "java_process",
-    "kill_task",
-    "require",
-    "rows_of",
-    "serve_workers",
-    "silenced",
-    "spark_schema",
-    "start_java",
-]
 
 SUPPORTED: Final = ((4, 0), (4, 1), (4, 2), (4, 3))
 """The versions of Spark that the smoke tests of `make matrix` cover."""
@@ -143,8 +123,6 @@ def kill_task(context: SparkContext, task: int, reason: str) -> None:
 
 @dataclass(frozen=True)
 class FailedTask:
-    """A failed attempt of a task."""
-
     index: int
     attempt: int
     machine: str
@@ -191,7 +169,6 @@ class JobParts:
         return self._jvm.PythonPartitioner(width, 0)
 
     def partitions(self, count: int) -> Any:
-        """An input of this many partitions."""
         return self._context.parallelize(range(count), count)._jrdd
 
     def pickled(self, command: tuple[Any, ...]) -> bytearray:
@@ -226,7 +203,6 @@ class JobParts:
         return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(alone).toSet()
 
     def union(self, rdds: Sequence[Any]) -> Any:
-        """The partitions of all, in this order."""
         parts = self._context._gateway.new_array(self._java_rdd, len(rdds))
         for number, rdd in enumerate(rdds):
             parts[number] = rdd
@@ -241,25 +217,13 @@ class JobParts:
 
 def rows_of(served: Any, serializer: FramedSerializer) -> list[Any]:
     """All rows of a finished job, from the socket on which Spark serves them."""
-    return _READ_ROWS(served, serializer)
-
-
-def _rows_of_an_iterator(served: Any, serializer: FramedSerializer) -> list[Any]:
-    """Spark 4.0 and 4.1 return the rows; the socket closes when it is garbage-collected."""
     from pyspark.util import _load_from_socket
 
-    return list(cast("Any", _load_from_socket)(served, serializer))
-
-
-def _rows_of_a_context_manager(served: Any, serializer: FramedSerializer) -> list[Any]:
-    """From Spark 4.2 on, a context manager closes the socket."""
-    from pyspark.util import _load_from_socket
-
-    with cast("Any", _load_from_socket)(served, serializer) as rows:
+    rows = cast("Any", _load_from_socket)(served, serializer)
+    if SPARK < (4, 2):  # the socket closes when it is garbage-collected
         return list(rows)
-
-
-_READ_ROWS: Final = _rows_of_an_iterator if SPARK < (4, 2) else _rows_of_a_context_manager
+    with rows as opened:
+        return list(opened)
 
 
 # The process from which Spark forks Python workers.

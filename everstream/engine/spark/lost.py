@@ -28,6 +28,13 @@ def is_gone(context: SparkContext) -> bool:
         return True
 
 
+def job_failed(error: BaseException) -> str:
+    """That a job failed, with the line that names the cause, of the many in Spark's error."""
+    lines = str(error).strip().splitlines() or [repr(error)]
+    cause = next((line for line in lines if "Exception" in line or "Error" in line), lines[0])
+    return f"the Spark job failed: {cause}"
+
+
 @contextmanager
 def noticing_the_end(context: SparkContext) -> Iterator[None]:
     """Raise SparkGone in this block if a call to Spark fails because Spark has ended."""

@@ -1,5 +1,7 @@
 """Where a run executes: a Spark that suits it, and as many slots as it may use."""
 
+from typing import ClassVar
+
 from pyspark import SparkContext
 
 from everstream.core.plan import Plan
@@ -13,26 +15,26 @@ from everstream.pipeline.graph import Kind
 from everstream.pipeline.source import Source
 
 
-def find_slots(
-    config: RunConfig, plan: Plan, keeps_slots: bool, others: tuple[Share, ...]
-) -> SlotGrant:
-    """A Spark, and as many of its slots as this run may use.
+class OnSpark:
+    """The part of an engine that needs Spark: where a run executes."""
 
-    keeps_slots: whether a worker occupies its slot as long as the run lasts.
-    """
-    context = _context(config, plan.graph.name, keeps_slots, others)
-    with noticing_the_end(context):
-        workers = workers_for(config, context, plan, keeps_slots, others)
-    if not keeps_slots:
-        return SlotGrant(workers, 1, context)  # its jobs take turns on free slots
-    return SlotGrant(workers, workers + config.spares + _own_slots(plan), context)
+    keeps_slots: ClassVar[bool]
+    """Whether a worker occupies its slot as long as the run lasts."""
 
+    def reserve(self, config: RunConfig, plan: Plan, others: tuple[Share, ...]) -> SlotGrant:
+        """A Spark, and as many of its slots as this run may use."""
+        context = _context(config, plan.graph.name, self.keeps_slots, others)
+        with noticing_the_end(context):
+            workers = workers_for(config, context, plan, self.keeps_slots, others)
+        if not self.keeps_slots:
+            return SlotGrant(workers, 1, context)  # its jobs take turns on free slots
+        return SlotGrant(workers, workers + config.spares + _own_slots(plan), context)
 
-def warm(config: RunConfig, plan: Plan, keeps_slots: bool) -> None:
-    """Start Spark and its Python before they are needed."""
-    context = _context(config, plan.graph.name, keeps_slots, ())
-    with noticing_the_end(context):
-        context.parallelize([0], 1).foreach(lambda _: None)
+    def warm(self, config: RunConfig, plan: Plan) -> None:
+        """Start Spark and its Python before they are needed."""
+        context = _context(config, plan.graph.name, self.keeps_slots, ())
+        with noticing_the_end(context):
+            context.parallelize([0], 1).foreach(lambda _: None)
 
 
 def _context(
@@ -40,11 +42,10 @@ def _context(
 ) -> SparkContext:
     if config.spark is None:
         context = make_context(config.master, f"everstream {pipeline}", others)
-    elif not keeps_slots:  # a job stays exact whatever Spark does with its tasks
-        context = config.spark.sparkContext
     else:
         context = config.spark.sparkContext
-        for warning in check_context(context):
+        # A job that keeps no slots stays exact whatever Spark does with its tasks.
+        for warning in check_context(context) if keeps_slots else ():
             config.listener.on_event(Note("spark", warning, True))
     with noticing_the_end(context):
         exposed = exposure(context)
@@ -57,10 +58,6 @@ def _own_slots(plan: Plan) -> int:
     """Slots that sources need for their own Spark jobs."""
     sources = [node.what for node in plan.graph.of_kind(Kind.SOURCE)]
     return sum(source.own_slots for source in sources if isinstance(source, Source))
-
-
-def _besides(spares: int) -> str:
-    return f" besides {spares} for the spares" if spares else ""
 
 
 def workers_for(
@@ -92,6 +89,7 @@ def workers_for(
         )
     if workers is not None and workers > available:
         used = f", of which other runs have {there_are - free}" if others else ""
-        have = f"Spark has {there_are - taken} slot(s){used}{_besides(config.spares)}"
+        besides = f" besides {config.spares} for the spares" if config.spares else ""
+        have = f"Spark has {there_are - taken} slot(s){used}{besides}"
         config.listener.on_event(WorkersLimited(workers, available, have))
     return min(workers or available, available)

@@ -9,24 +9,19 @@ from everstream.engine.continuous.run import drive
 from everstream.engine.continuous.transport.endpoints import address_of
 from everstream.engine.engine import EngineEnd, EngineJob
 from everstream.engine.settings.options import RunConfig
-from everstream.engine.slot_sharing import Share, SlotGrant
 from everstream.engine.spark.context import is_local
-from everstream.engine.spark.slots import find_slots, warm
+from everstream.engine.spark.slots import OnSpark
 from everstream.engine.tasks.workers import SparkWorkers
 from everstream.errors import EnvironmentFault
 
 
-class TasksEngine:
+class TasksEngine(OnSpark):
     """Long-running Spark tasks; Spark restarts one when its process is killed."""
+
+    keeps_slots = True
 
     def check(self, config: RunConfig, plan: Plan) -> None:
         config.scheme.check(plan)
-
-    def reserve(self, config: RunConfig, plan: Plan, others: tuple[Share, ...]) -> SlotGrant:
-        return find_slots(config, plan, True, others)
-
-    def warm(self, config: RunConfig, plan: Plan) -> None:
-        warm(config, plan, True)
 
     def drive(self, job: EngineJob) -> EngineEnd:
         context = job.place.spark

@@ -56,24 +56,21 @@ class Rising:
 
     def per_s(self, name: Hashable) -> float | None:
         """How fast it rises; None if unknown."""
-        if not self._window:
-            return None
-        to_s, now = self._window[-1]
-        if name not in now:
-            return None
-        for from_s, before in self._window:
-            if name in before:
-                return (now[name] - before[name]) / (to_s - from_s) if to_s > from_s else None
-        return None
+        by, over_s = self._risen(name)
+        return by / over_s if over_s > 0 else None
 
     def risen(self, name: Hashable) -> float | None:
         """By how much, over the same time."""
-        rate = self.per_s(name)
-        if rate is None:
-            return None
-        now = self._window[-1][1]
-        first = next(before for _, before in self._window if name in before)
-        return now[name] - first[name]
+        by, over_s = self._risen(name)
+        return by if over_s > 0 else None
+
+    def _risen(self, name: Hashable) -> tuple[float, float]:
+        """By how much, and over how many seconds; 0 seconds if unknown."""
+        to_s, now = self._window[-1] if self._window else (0.0, {})
+        for from_s, before in self._window:
+            if name in now and name in before:
+                return now[name] - before[name], to_s - from_s
+        return 0.0, 0.0
 
     def _rise(self, name: Hashable, value: float, last: float, if_fallen: float) -> None:
         by = value - last if value >= last else if_fallen
@@ -94,15 +91,12 @@ class RunMetrics:
         self.latency: dict[str, set[tuple[str, int]]] = {}
         """Sink -> the shards and buckets in which it has counted."""
         self.at: float | None = None
-        self._attempts: dict[str, int] = {}
 
     def take(self, sample: MetricsSampled) -> None:
         self.at = sample.at
         self.shards.update(sample.shards)
         self.workers.update(sample.workers)
         self.alive = set(sample.workers)
-        for worker, there in sample.workers.items():
-            self._attempts[worker] = there["attempt"]
         counts: dict[Hashable, float] = {}
         anew: dict[Hashable, float] = {}
         for shard, meter in sample.shards.items():
@@ -170,8 +164,8 @@ class RunMetrics:
         recent = Histogram()
         for sink in sinks:
             for shard, bucket in self.latency.get(sink, ()):
-                times = self._recently(("latency", shard, sink, bucket))
-                recent.counts[bucket] += times
+                recently = self.rising.risen(("latency", shard, sink, bucket))
+                recent.counts[bucket] += int(recently or 0)
         return {name: _ms(recent.quantile(q)) for name, q in QUANTILES.items()}
 
     def latency_sums(self, sink: str) -> Histogram:
@@ -180,9 +174,6 @@ class RunMetrics:
         for shard, bucket in self.latency.get(sink, ()):
             histogram.counts[bucket] += int(self.rising.sums["latency", shard, sink, bucket])
         return histogram
-
-    def _recently(self, name: Hashable) -> int:
-        return int(self.rising.risen(name) or 0)
 
 
 def _ms(seconds: float | None) -> float | None:

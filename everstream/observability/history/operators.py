@@ -7,6 +7,7 @@ from everstream.events import OperatorLayout, RunStarted
 from everstream.observability.history.flow import LOST, RunMetrics
 
 Row = dict[str, Any]
+SIZES = ("state_bytes", "state_keys", "log_bytes")
 SHARES = {"busy": "busy_s", "waiting": "waiting_s", "blocked": "blocked_s"}
 
 
@@ -27,15 +28,8 @@ def edges_of(run: RunStarted, flow: RunMetrics) -> list[Row]:
             per_s = flow.per_s(("in", shard, receiver) for shard in shards[chains[receiver]])
         elif sum(other.sender == sender for other in run.edges) == 1:
             per_s = flow.per_s(("out", shard, sender) for shard in shards[chains[sender]])
-        rows.append(
-            {
-                "from": sender,
-                "to": receiver,
-                "routing": edge.routing,
-                "feedback": edge.feedback,
-                "per_s": _rounded(per_s),
-            }
-        )
+        more = {"routing": edge.routing, "feedback": edge.feedback, "per_s": rounded(per_s)}
+        rows.append({"from": sender, "to": receiver, **more})
     return rows
 
 
@@ -45,6 +39,7 @@ def shards_of(run: RunStarted, flow: RunMetrics, phase: str, now: float) -> list
     for shard, worker in run.shards.items():
         chain, _, number = shard.rpartition(":")
         lost = flow.at is not None and str(worker) not in flow.alive
+        watermark = flow.now(shard, "watermark")
         rows.append(
             {
                 "id": shard,
@@ -52,17 +47,14 @@ def shards_of(run: RunStarted, flow: RunMetrics, phase: str, now: float) -> list
                 "number": int(number),
                 "worker": worker,
                 "phase": "lost" if lost and phase in ("running", "restoring") else phase,
-                "in_per_s": _rounded(flow.rising.per_s(("in", shard, chain))),
-                "out_per_s": _rounded(flow.rising.per_s(("out", shard, last[chain]))),
-                "bytes_in_per_s": _rounded(flow.rising.per_s(("bytes_in", shard))),
-                "bytes_out_per_s": _rounded(flow.rising.per_s(("bytes_out", shard))),
+                "in_per_s": rounded(flow.rising.per_s(("in", shard, chain))),
+                "out_per_s": rounded(flow.rising.per_s(("out", shard, last[chain]))),
+                "bytes_in_per_s": rounded(flow.rising.per_s(("bytes_in", shard))),
+                "bytes_out_per_s": rounded(flow.rising.per_s(("bytes_out", shard))),
                 **{name: flow.share(of, shard) for name, of in SHARES.items()},
-                "frames_waiting": flow.now(shard, "frames_waiting"),
-                "watermark": flow.now(shard, "watermark"),
-                "lag_s": _lag_s(flow.now(shard, "watermark"), now),
-                "state_bytes": flow.now(shard, "state_bytes"),
-                "state_keys": flow.now(shard, "state_keys"),
-                "log_bytes": flow.now(shard, "log_bytes"),
+                **{name: flow.now(shard, name) for name in ("frames_waiting", "watermark")},
+                "lag_s": None if watermark is None else round(now - watermark / 1000, 3),
+                **{name: flow.now(shard, name) for name in SIZES},
             }
         )
     return rows
@@ -79,10 +71,10 @@ def workers_of(run: RunStarted, flow: RunMetrics) -> list[Row]:
                 "id": number,
                 **{of: there.get(of) for of in ("machine", "pid", "attempt")},
                 "alive": alive,
-                "cpu": _rounded(flow.rising.per_s(("cpu_s", "worker", name)) if alive else None, 4),
+                "cpu": rounded(flow.rising.per_s(("cpu_s", "worker", name)) if alive else None, 4),
                 "memory_bytes": there.get("memory_bytes") or None if alive else None,
                 "peak_bytes": there.get("peak_bytes") or None,
-                "collecting": _rounded(
+                "collecting": rounded(
                     flow.rising.per_s(("collecting_s", "worker", name)) if alive else None, 4
                 ),
             }
@@ -101,8 +93,8 @@ def _operator(operator: OperatorLayout, shards: list[str], flow: RunMetrics) -> 
         **asdict(operator),
         "records_in": counted[0],
         "records_out": counted[1],
-        "in_per_s": _rounded(flow.per_s(("in", shard, name) for shard in shards)),
-        "out_per_s": _rounded(flow.per_s(("out", shard, name) for shard in shards)),
+        "in_per_s": rounded(flow.per_s(("in", shard, name) for shard in shards)),
+        "out_per_s": rounded(flow.per_s(("out", shard, name) for shard in shards)),
         **{
             column: round(sum(known) / len(known), 4) if known else None
             for column, known in shares.items()
@@ -119,9 +111,5 @@ def _by_chain(run: RunStarted) -> dict[str, list[str]]:
     return chains
 
 
-def _lag_s(watermark: int | None, now: float) -> float | None:
-    return None if watermark is None else round(now - watermark / 1000, 3)
-
-
-def _rounded(rate: float | None, digits: int = 1) -> float | None:
+def rounded(rate: float | None, digits: int = 1) -> float | None:
     return None if rate is None else round(rate, digits)

@@ -32,7 +32,13 @@ from everstream.events import (
     sentence,
 )
 from everstream.observability.history.flow import RunMetrics
-from everstream.observability.history.operators import edges_of, operators_of, shards_of, workers_of
+from everstream.observability.history.operators import (
+    edges_of,
+    operators_of,
+    rounded,
+    shards_of,
+    workers_of,
+)
 from everstream.observability.history.stored import with_plan
 from everstream.planning.auto import AutoInterval, AutoSettings, CheckpointSeen, FailureSeen
 
@@ -55,16 +61,7 @@ URGENT = (
 )
 """Events that are shown and saved at once."""
 POINTS = 600
-SERIES = (
-    "in_per_s",
-    "out_per_s",
-    "p50_ms",
-    "p95_ms",
-    "p99_ms",
-    "cpu",
-    "memory_bytes",
-    "behind",
-)
+SERIES = ("in_per_s", "out_per_s", "p50_ms", "p95_ms", "p99_ms", "cpu", "memory_bytes", "behind")
 CURVE_POINTS = 41
 SPREAD = 30.0
 """The advice curve extends by this factor beyond the best and the present interval."""
@@ -108,7 +105,6 @@ class IntervalCosts:
         self._at(at).see(CheckpointSeen(at, pause_s, event.duration_s))
 
     def failure(self, event: RecoveryUpdated) -> None:
-        """A new failure."""
         at = self._in_order(event.at)
         self._at(at).see(FailureSeen(at))
 
@@ -158,13 +154,12 @@ class RunView:
         self.epoch = 0
         self.interval_s: float | None = None
         self._started_at: float | None = None
-        self._ended: View | None = None
+        self.ended: View | None = None
         self._series = Series()
         self._costs = IntervalCosts()
         self._line: dict[str, View] = {}
 
     def take(self, event: RunEvent) -> None:
-        """The next event."""
         self.taken += 1
         self.urgent += isinstance(event, URGENT)
         text = sentence(event)
@@ -181,7 +176,9 @@ class RunView:
                 self._checkpoint(event)
             case CheckpointAborted():
                 self.failed_checkpoints += 1
-                self.checkpoints.append(_failed(event))
+                nothing = dict.fromkeys(("started_at", "duration_s", "bytes", "slowest"))
+                failed = {"epoch": event.epoch, "at": event.at, "failed": event.reason}
+                self.checkpoints.append({**failed, **nothing, "forced": 0, "shards": []})
             case RecoveryUpdated():
                 self._failure(event)
             case IntervalChanged(interval_s=interval_s):
@@ -197,14 +194,9 @@ class RunView:
     def pipeline(self) -> str:
         return "" if self.run is None else self.run.pipeline
 
-    @property
-    def ended(self) -> View | None:
-        return self._ended
-
     def view(self, now: float) -> View:
-        """The complete view."""
         run, flow = self.run, self.flow
-        if self._is_stale(now):
+        if flow.at is not None and now - flow.at > STALE_S:
             flow.rising.interrupted()
         return {
             "version": VERSION,
@@ -217,9 +209,9 @@ class RunView:
             "epoch": self.epoch,
             "started_at": self._started_at,
             "now": round(now, 3),
-            "ended": self._ended,
+            "ended": self.ended,
             "drivers_lost": self.drivers_lost,
-            "spark_ui": run.spark_ui if run and self._ended is None else None,
+            "spark_ui": run.spark_ui if run and self.ended is None else None,
             "actions": False,
             "configuration": run.configuration if run else {},
             "operators": operators_of(run, flow) if run else [],
@@ -245,7 +237,7 @@ class RunView:
     def _take_plan(self, run: RunStarted) -> None:
         self.run = run
         self.phase = "waiting for workers"
-        self._ended = None
+        self.ended = None
         self.flow.shards = {s: meter for s, meter in self.flow.shards.items() if s in run.shards}
         self._line = {shard: at for shard, at in self._line.items() if shard in run.shards}
         self.flow.workers = {}
@@ -257,27 +249,24 @@ class RunView:
         operators = self.run.operators if self.run is not None else ()
         kinds = {operator.name: operator.kind for operator in operators}
         flow, shards = self.flow, sample.shards
-        into = flow.per_s(
-            ("out", shard, name)
-            for shard, meter in shards.items()
-            for name in meter["counts"]
-            if kinds.get(name) == "source"
-        )
-        out = flow.per_s(
-            ("in", shard, name)
-            for shard, meter in shards.items()
-            for name in meter["counts"]
-            if kinds.get(name) == "sink"
+        into, out = (
+            flow.per_s(
+                (side, shard, name)
+                for shard, meter in shards.items()
+                for name in meter["counts"]
+                if kinds.get(name) == kind
+            )
+            for side, kind in (("out", "source"), ("in", "sink"))
         )
         paced = any(meter.get("target_per_s") for meter in shards.values())
         workers = sample.workers
         self._series.add(
             sample.at,
             {
-                "in_per_s": _rounded(into),
-                "out_per_s": _rounded(out),
+                "in_per_s": rounded(into),
+                "out_per_s": rounded(out),
                 **flow.quantiles(flow.latency),
-                "cpu": _rounded(flow.per_s(("cpu_s", "worker", worker) for worker in workers), 4),
+                "cpu": rounded(flow.per_s(("cpu_s", "worker", worker) for worker in workers), 4),
                 "memory_bytes": sum(h["memory_bytes"] or 0 for h in workers.values()) or None,
                 "behind": sum(m["behind"] for m in shards.values()) if paced else None,
             },
@@ -288,13 +277,16 @@ class RunView:
         self.epoch = event.epoch
         self.last_stable_at = event.at
         self._costs.checkpoint(event)
+        shards = [asdict(shard) for shard in event.shards]
+        for shown in shards:
+            del shown["spilled"]
         self.checkpoints.append(
             {
                 "epoch": event.epoch,
                 "duration_s": event.duration_s,
                 "bytes": event.bytes,
                 "slowest": event.slowest,
-                "shards": [_shown(asdict(shard), "spilled") for shard in event.shards],
+                "shards": shards,
                 "started_at": round(event.at - event.duration_s, 3),
                 "at": event.at,
                 "failed": None,
@@ -315,38 +307,13 @@ class RunView:
             del self.failures[next(iter(self.failures))]
 
     def _end(self, event: RunEnded) -> None:
-        self._ended = {"outcome": event.outcome, "error": event.error, "at": event.at}
+        self.ended = {"outcome": event.outcome, "error": event.error, "at": event.at}
         self.phase = event.outcome
         self.flow.interrupted()
-
-    def _is_stale(self, now: float) -> bool:
-        return self.flow.at is not None and now - self.flow.at > STALE_S
-
-
-def _failed(event: CheckpointAborted) -> View:
-    return {
-        "epoch": event.epoch,
-        "started_at": None,
-        "at": event.at,
-        "duration_s": None,
-        "bytes": None,
-        "failed": event.reason,
-        "forced": 0,
-        "slowest": None,
-        "shards": [],
-    }
 
 
 def _failure_row(event: RecoveryUpdated) -> View:
     return {**asdict(event), "shards": list(event.shards), "went_back": list(event.went_back)}
-
-
-def _shown(row: View, hidden: str) -> View:
-    return {name: value for name, value in row.items() if name != hidden}
-
-
-def _rounded(rate: float | None, digits: int = 1) -> float | None:
-    return None if rate is None else round(rate, digits)
 
 
 def _rounded_cost(cost: float) -> float:

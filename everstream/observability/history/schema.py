@@ -1,30 +1,30 @@
 """The JSON schema of the view: the answer of `/api/schema`, which tests check real views against."""
 
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
+from everstream.observability.history.flow import QUANTILES
 from everstream.observability.history.run_view import POINTS, SERIES, VERSION
+from everstream.observability.history.tracing import STEPS
 
 Schema = dict[str, Any]
 
 
+def _is(kind: str, says: str = "", **more: Any) -> Schema:
+    return {"type": kind, **more, **({"description": says} if says else {})}
+
+
+_text, _number, _flag = partial(_is, "string"), partial(_is, "number"), partial(_is, "boolean")
+_count = partial(_is, "integer", minimum=0)
+
+
 def _or_null(kind: str, says: str = "") -> Schema:
-    return {"type": [kind, "null"], **({"description": says} if says else {})}
+    return {**_is(kind, says), "type": [kind, "null"]}
 
 
-def _text(says: str = "") -> Schema:
-    return {"type": "string", **({"description": says} if says else {})}
-
-
-def _number(says: str = "") -> Schema:
-    return {"type": "number", **({"description": says} if says else {})}
-
-
-def _count(says: str = "") -> Schema:
-    return {"type": "integer", "minimum": 0, **({"description": says} if says else {})}
-
-
-def _flag(says: str = "") -> Schema:
-    return {"type": "boolean", **({"description": says} if says else {})}
+def _or_nothing(schema: Schema) -> Schema:
+    return {"anyOf": [{"type": "null"}, schema]}
 
 
 def _object(**properties: Schema) -> Schema:
@@ -39,8 +39,11 @@ def _object(**properties: Schema) -> Schema:
 
 def _many(item: Schema, most: int | None = None, says: str = "") -> Schema:
     limit = {} if most is None else {"maxItems": most}
-    about = {"description": says} if says else {}
-    return {"type": "array", "items": item, **limit, **about}
+    return _is("array", says, items=item, **limit)
+
+
+def _each(names: Iterable[str], schema: Schema) -> dict[str, Schema]:
+    return dict.fromkeys(names, schema)
 
 
 def _by_name(value: Schema, says: str = "") -> Schema:
@@ -69,47 +72,31 @@ _OPERATOR = _object(
     late=_or_null("integer", "records that arrived after their window had closed"),
     dead_letters=_or_null("integer", "skipped records that were kept as dead letters"),
 )
-_EDGE = {
-    "type": "object",
-    "properties": {
-        "from": _text(),
-        "to": _text(),
-        "routing": {"enum": ["fused", "on demand", "by key", "broadcast"]},
-        "per_s": _RATE,
-        "feedback": _flag("closes a cycle"),
-    },
-    "required": ["from", "to", "routing", "per_s", "feedback"],
-    "additionalProperties": False,
-}
+_EDGE = _object(
+    **{"from": _text()},
+    to=_text(),
+    routing={"enum": ["fused", "on demand", "by key", "broadcast"]},
+    per_s=_RATE,
+    feedback=_flag("closes a cycle"),
+)
 _SHARD = _object(
     id=_text("CHAIN:NUMBER"),
     chain=_text(),
     number=_count(),
     worker=_count(),
     phase=_text("the run's phase, or 'lost' while its worker is gone"),
-    in_per_s=_RATE,
-    out_per_s=_RATE,
-    bytes_in_per_s=_RATE,
-    bytes_out_per_s=_RATE,
-    busy=_SHARE,
-    waiting=_SHARE,
-    blocked=_SHARE,
-    frames_waiting=_or_null("integer"),
+    **_each(("in_per_s", "out_per_s", "bytes_in_per_s", "bytes_out_per_s"), _RATE),
+    **_each(("busy", "waiting", "blocked"), _SHARE),
     watermark=_or_null("integer", "milliseconds since 1970"),
     lag_s=_or_null("number", "how far the watermark is behind the clock"),
-    state_bytes=_or_null("integer"),
-    state_keys=_or_null("integer"),
-    log_bytes=_or_null("integer"),
+    **_each(("frames_waiting", "state_bytes", "state_keys", "log_bytes"), _or_null("integer")),
 )
 _WORKER = _object(
     id=_count(),
     machine=_or_null("string"),
-    pid=_or_null("integer"),
-    attempt=_or_null("integer"),
+    **_each(("pid", "attempt", "memory_bytes", "peak_bytes"), _or_null("integer")),
     alive=_flag(),
     cpu=_or_null("number", "cores"),
-    memory_bytes=_or_null("integer"),
-    peak_bytes=_or_null("integer"),
     collecting=_or_null("number", "share of the time in garbage collection"),
 )
 _CHECKPOINT = _object(
@@ -145,21 +132,11 @@ _FAILURE = _object(
     went_back=_many(_text(), says="shards that rolled back to a checkpoint"),
     checkpoints_back=_count(),
     rollback_s=_number(),
-    detected_ms=_MS,
-    restarted_ms=_MS,
-    restored_ms=_MS,
-    replayed_ms=_MS,
-    caught_up_ms=_MS,
+    **_each(STEPS, _MS),
 )
 _SERIES: Schema = {
-    "type": "object",
+    **_object(at=_many(_number(_WALL), POINTS), **_each(SERIES, _many(_or_null("number"), POINTS))),
     "description": f"columns of equal length, at most {POINTS} points, older ones further apart",
-    "properties": {
-        "at": _many(_number(_WALL), POINTS),
-        **{name: _many(_or_null("number"), POINTS) for name in SERIES},
-    },
-    "required": ["at", *SERIES],
-    "additionalProperties": False,
 }
 
 VIEW: Schema = {
@@ -167,23 +144,15 @@ VIEW: Schema = {
     "title": "The view of a run",
     **_object(
         version={"const": VERSION},
-        pipeline=_or_null("string"),
+        **_each(("pipeline", "engine", "protocol", "spark_ui"), _or_null("string")),
         store=_or_null("string", "without secrets"),
-        engine=_or_null("string"),
-        protocol=_or_null("string"),
         interval_s=_or_null("number", "between two checkpoints; null: not by time"),
         phase=_text(),
         epoch=_count("the newest stable epoch"),
         started_at=_or_null("number", _WALL),
         now=_number(_WALL),
-        ended={
-            "anyOf": [
-                {"type": "null"},
-                _object(outcome=_text(), error=_or_null("string"), at=_number(_WALL)),
-            ]
-        },
+        ended=_or_nothing(_object(outcome=_text(), error=_or_null("string"), at=_number(_WALL))),
         drivers_lost=_count(),
-        spark_ui=_or_null("string"),
         actions=_flag("whether /api/actions is available"),
         configuration=_by_name(_text()),
         operators=_many(_OPERATOR),
@@ -192,32 +161,23 @@ VIEW: Schema = {
         workers=_many(_WORKER),
         series=_SERIES,
         latency=_by_name(
-            _object(
-                **{name: _or_null("number") for name in ("p50_ms", "p95_ms", "p99_ms")},
-            ),
+            _object(**_each(QUANTILES, _or_null("number"))),
             "sink -> from source to sink, over the last seconds",
         ),
         checkpoints=_many(_CHECKPOINT, 100, "newest first"),
         failures=_many(_FAILURE, 200, "newest first"),
-        recovery_line={
-            "anyOf": [
-                {"type": "null"},
-                _by_name(_object(number=_count(), at=_number(_WALL)), "shard -> its checkpoint"),
-            ]
-        },
+        recovery_line=_or_nothing(
+            _by_name(_object(number=_count(), at=_number(_WALL)), "shard -> its checkpoint")
+        ),
         notes=_many(_object(at=_number(_WALL), text=_text(), warning=_flag()), 200, "newest first"),
-        advice={
-            "anyOf": [
-                {"type": "null"},
-                _object(
-                    curve=_many(
-                        _many(_number(), 2),
-                        says="[interval in seconds, share of the time it costs]",
-                    ),
-                    present_s=_number(),
-                    best_s=_number(),
+        advice=_or_nothing(
+            _object(
+                curve=_many(
+                    _many(_number(), 2), says="[interval in seconds, share of the time it costs]"
                 ),
-            ]
-        },
+                present_s=_number(),
+                best_s=_number(),
+            )
+        ),
     ),
 }

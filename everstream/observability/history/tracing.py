@@ -31,8 +31,6 @@ def tracing() -> Callable[[RunEvent], None] | None:
 
 
 class Tracing:
-    """The spans of one run."""
-
     def __init__(self, tracer: Any) -> None:
         self._tracer = tracer
         self._pipeline = ""

@@ -44,8 +44,6 @@ LAST = (RunEnded, DriverLost)
 
 
 class HistoryWriter:
-    """One run's part of the history."""
-
     def __init__(
         self,
         blobs: Blobs,

@@ -52,7 +52,6 @@ class Sheet:
             self._rows.writeheader()
 
     def close(self) -> None:
-        """The last row is written."""
         if self._file is None:
             return
         self._file.close()
@@ -63,7 +62,6 @@ class Sheet:
 
 
 def read_sheet(path: str | os.PathLike[str]) -> pl.DataFrame:
-    """The rows that a monitor wrote."""
     path = Path(path)
     if path.suffix == PARQUET:
         return pl.read_parquet(path)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from everstream.core.measuring.histogram import BUCKETS, Histogram, lower_s
 from everstream.events import RunStarted
 from everstream.extras import extra
+from everstream.observability.history.flow import RunMetrics
 from everstream.observability.history.run_view import RunView
 
 with extra("ui"):
@@ -72,13 +73,12 @@ def exposition(run_view: RunView) -> tuple[bytes, str]:
 
 
 def families(run_view: RunView) -> Iterator[Metric]:
-    """All metrics."""
-    if run_view.run is None:
+    if (run := run_view.run) is None:
         return
     yield from _of_the_run(run_view)
-    yield from _of_operators(run_view)
-    yield from _of_shards(run_view)
-    yield from _of_workers(run_view)
+    yield from _of_operators(run, run_view.flow)
+    yield from _of_shards(run, run_view.flow)
+    yield from _of_workers(run, run_view.flow)
     yield _latency(run_view)
 
 
@@ -113,88 +113,63 @@ def _of_the_run(run_view: RunView) -> Iterator[Metric]:
     }
     for metric, (says, value) in gauges.items():
         if value is not None:
-            gauge = GaugeMetricFamily(PREFIX + metric, says, labels=["pipeline"])
-            gauge.add_metric([name], value)
-            yield gauge
+            yield _family(GaugeMetricFamily, metric, says, [([name], value)], ["pipeline"])
     counters = {
         "number_of_completed_checkpoints": ("Epochs that became stable.", run_view.completed),
-        "number_of_failed_checkpoints": (
-            "Checkpoints that failed.",
-            run_view.failed_checkpoints,
-        ),
+        "number_of_failed_checkpoints": ("Checkpoints that failed.", run_view.failed_checkpoints),
         "num_restarts": ("Failures of workers and drivers.", run_view.failures_seen),
         "num_driver_restarts": ("Drivers that died.", run_view.drivers_lost),
     }
     for metric, (says, value) in counters.items():
-        counter = CounterMetricFamily(PREFIX + metric, says, labels=["pipeline"])
-        counter.add_metric([name], value)
-        yield counter
+        yield _family(CounterMetricFamily, metric, says, [([name], value)], ["pipeline"])
 
 
-def _started(run_view: RunView) -> RunStarted:
-    assert run_view.run is not None
-    return run_view.run
-
-
-def _of_operators(run_view: RunView) -> Iterator[Metric]:
-    run, sums = _started(run_view), run_view.flow.rising.sums
+def _of_operators(run: RunStarted, flow: RunMetrics) -> Iterator[Metric]:
+    placed = [
+        (operator.name, shard, labels)
+        for operator in run.operators
+        for shard, labels in _shards(run, operator.name, operator.chain)
+    ]
     for side, (metric, says) in OPERATOR_COUNTERS.items():
-        counter = CounterMetricFamily(PREFIX + metric, says, labels=SHARD_LABELS)
-        for operator in run.operators:
-            for shard, labels in _shards(run, operator.name, operator.chain):
-                if (side, shard, operator.name) in sums:
-                    counter.add_metric(labels, sums[side, shard, operator.name])
-        yield counter
+        values = [(labels, flow.rising.sums.get((side, shard, n))) for n, shard, labels in placed]
+        yield _family(CounterMetricFamily, metric, says, values)
 
 
-def _of_shards(run_view: RunView) -> Iterator[Metric]:
-    run, flow = _started(run_view), run_view.flow
+def _of_shards(run: RunStarted, flow: RunMetrics) -> Iterator[Metric]:
     chains = dict.fromkeys(operator.chain for operator in run.operators)
     placed = [pair for chain in chains for pair in _shards(run, chain, chain)]
     for field, (metric, says) in SHARD_COUNTERS.items():
-        counter = CounterMetricFamily(PREFIX + metric, says, labels=SHARD_LABELS)
-        for shard, labels in placed:
-            if (field, shard) in flow.rising.sums:
-                counter.add_metric(labels, flow.rising.sums[field, shard])
-        yield counter
+        sums = [(labels, flow.rising.sums.get((field, shard))) for shard, labels in placed]
+        yield _family(CounterMetricFamily, metric, says, sums)
     for field, (metric, says) in SHARD_GAUGES.items():
-        yield _gauge(metric, says, [(labels, flow.now(shard, field)) for shard, labels in placed])
+        values = [(labels, flow.now(shard, field)) for shard, labels in placed]
+        yield _family(GaugeMetricFamily, metric, says, values)
     marks = [(labels, flow.now(shard, "watermark")) for shard, labels in placed]
-    says = "The watermark, in seconds since 1970."
-    yield _gauge(
+    yield _family(
+        GaugeMetricFamily,
         "current_input_watermark_seconds",
-        says,
+        "The watermark, in seconds since 1970.",
         [(labels, None if mark is None else mark / 1000) for labels, mark in marks],
     )
 
 
-def _of_workers(run_view: RunView) -> Iterator[Metric]:
-    run, flow = _started(run_view), run_view.flow
-    workers = [str(number) for number in range(run.workers)]
-    name = run_view.pipeline
+def _of_workers(run: RunStarted, flow: RunMetrics) -> Iterator[Metric]:
+    name, workers = run.pipeline, [str(number) for number in range(run.workers)]
     for field, (metric, says) in WORKER_COUNTERS.items():
-        counter = CounterMetricFamily(PREFIX + metric, says, labels=WORKER_LABELS)
-        for worker in workers:
-            if (field, "worker", worker) in flow.rising.sums:
-                counter.add_metric([name, worker], flow.rising.sums[field, "worker", worker])
-        yield counter
-    yield _gauge(
-        "worker_up",
-        "1 while the worker's process is alive.",
-        [([name, worker], float(worker in flow.alive)) for worker in workers],
-        WORKER_LABELS,
-    )
+        sums = [([name, w], flow.rising.sums.get((field, "worker", w))) for w in workers]
+        yield _family(CounterMetricFamily, metric, says, sums, WORKER_LABELS)
+    up = [([name, worker], float(worker in flow.alive)) for worker in workers]
+    says = "1 while the worker's process is alive."
+    yield _family(GaugeMetricFamily, "worker_up", says, up, WORKER_LABELS)
+    alive = [worker for worker in workers if worker in flow.alive]
     for field, (metric, says) in WORKER_GAUGES.items():
-        there = [worker for worker in workers if worker in flow.alive]
-        values = [([name, worker], flow.workers[worker].get(field) or None) for worker in there]
-        yield _gauge(metric, says, values, WORKER_LABELS)
+        values = [([name, worker], flow.workers[worker].get(field) or None) for worker in alive]
+        yield _family(GaugeMetricFamily, metric, says, values, WORKER_LABELS)
 
 
 def _latency(run_view: RunView) -> Metric:
     family = HistogramMetricFamily(
-        f"{PREFIX}latency_seconds",
-        "Latency from source to sink.",
-        labels=["pipeline", "operator"],
+        f"{PREFIX}latency_seconds", "Latency from source to sink.", labels=["pipeline", "operator"]
     )
     for sink in sorted(run_view.flow.latency):
         histogram = run_view.flow.latency_sums(sink)
@@ -217,17 +192,19 @@ def _sum_s(histogram: Histogram) -> float:
     return sum(count * lower_s(b + 0.5) for b, count in enumerate(histogram.counts) if count)
 
 
-def _gauge(
+def _family(
+    kind: type[CounterMetricFamily] | type[GaugeMetricFamily],
     metric: str,
     says: str,
     values: Iterable[tuple[Sequence[str], float | None]],
     labels: Sequence[str] = SHARD_LABELS,
 ) -> Metric:
-    gauge = GaugeMetricFamily(PREFIX + metric, says, labels=labels)
+    """A counter or a gauge, with the values that are known."""
+    family = kind(PREFIX + metric, says, labels=labels)
     for of, value in values:
         if value is not None:
-            gauge.add_metric(of, value)
-    return gauge
+            family.add_metric(of, value)
+    return family
 
 
 def _shards(run: RunStarted, operator: str, chain: str) -> list[tuple[str, list[str]]]:

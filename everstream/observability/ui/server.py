@@ -3,7 +3,8 @@
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,7 +15,6 @@ from everstream.observability.history.schema import VIEW
 from everstream.observability.ui import queries
 from everstream.observability.ui.auth import Guard
 from everstream.observability.ui.metrics import exposition
-from everstream.observability.ui.stream import events
 from everstream.observability.ui.views import ACTIONS, Shown
 
 with extra("ui"):
@@ -61,8 +61,6 @@ class BadRequest(UserError):
 
 
 class Routes:
-    """The answers to requests."""
-
     def __init__(self, shown: Shown, guard: Guard) -> None:
         self._shown = shown
         self._guard = guard
@@ -161,7 +159,7 @@ def make_app(shown: Shown, guard: Guard) -> Starlette:
             Route("/api/session", may(routes.session), methods=["POST"]),
             Route("/api/actions/{action}", routes.action, methods=["GET", "POST"]),
             Mount("/", StaticFiles(directory=PAGE, html=True, check_dir=False)),
-        ],
+        ]
     )
     app.add_exception_handler(BadRequest, _not_understood)
     app.add_middleware(partial(Guarded, guard=guard))
@@ -219,3 +217,36 @@ def _with_headers(send: Send) -> Callable[[Any], Awaitable[None]]:
         await send(message)
 
     return sending
+
+
+EVERY_S = 0.5
+LOOK_EVERY_S = 0.05
+ALIVE_EVERY_S = 10.0
+
+
+async def events(shown: Shown, ending: asyncio.Event) -> AsyncIterator[bytes]:
+    """Until the client has disconnected, or the server ends."""
+    view = shown.view()
+    seen = shown.live.event_counts
+    yield encoded("view", view)
+    sent_s = time.monotonic()
+    while not ending.is_set():
+        await asyncio.sleep(LOOK_EVERY_S)
+        counts, now_s = shown.live.event_counts, time.monotonic()
+        urgent, changed = counts[1] != seen[1], counts != seen
+        due = now_s - sent_s >= (EVERY_S if changed else ALIVE_EVERY_S)
+        if not urgent and not due:
+            continue
+        seen, sent_s = counts, now_s
+        newer = shown.view()
+        yield encoded("patch", patch(view, newer))
+        view = newer
+
+
+def patch(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """What to change in `before` to get `after`."""
+    return {name: value for name, value in after.items() if before.get(name) != value}
+
+
+def encoded(event: str, data: dict[str, Any]) -> bytes:
+    return f"event: {event}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from statistics import median
 
-from everstream.engine.measuring import unmeasured
+from everstream.engine.continuous.run import unmeasured
 from everstream.pipeline.checkpointing import Coordinated
 from everstream_lab.bench.bids import BATCH
 from everstream_lab.bench.idle import measure as measure_idle

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from everstream.cli.json_file import JsonFile, write_json
+from everstream.cli.options import JsonFile, write_json
 from everstream.errors import UserError
 
 if TYPE_CHECKING:

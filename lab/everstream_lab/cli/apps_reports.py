@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from everstream.cli.json_file import JsonFile, write_json
+from everstream.cli.options import JsonFile, write_json
 from everstream.errors import RunFailed
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from everstream.cli.json_file import JsonFile
+from everstream.cli.options import JsonFile
 from everstream.errors import UserError
 from everstream_lab.bench.report import Progress, Report
 from everstream_lab.cli.showing import run_benchmark

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from everstream.cli.json_file import write_json
+from everstream.cli.options import write_json
 
 
 class WorkloadName(StrEnum):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from everstream.cli.json_file import JsonFile, write_json
 from everstream.cli.model import model_app, progress_bar
+from everstream.cli.options import JsonFile, write_json
 from everstream_lab.cli.showing import run_benchmark
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from everstream.cli.json_file import write_json
+from everstream.cli.options import write_json
 from everstream_lab.bench.report import Progress, Report, shown, with_earlier
 
 

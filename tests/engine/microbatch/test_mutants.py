@@ -11,10 +11,10 @@ import pytest
 from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.orders import Outcome
 from everstream.engine.microbatch import checking, task
-from everstream.engine.microbatch.cache import Cache
 from everstream.engine.microbatch.checking import Complete
 from everstream.engine.microbatch.epochs import Epochs
 from everstream.engine.microbatch.orders import Order
+from everstream.engine.microbatch.resident import Cache
 from everstream.errors import EverstreamError
 from everstream.runtime.chain import ChainStages
 from everstream.simulation.shapes import shape_for

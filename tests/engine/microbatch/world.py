@@ -14,10 +14,10 @@ from everstream.core.fault_points import Point
 from everstream.core.ids import ShardId
 from everstream.core.orders import Outcome, Policy
 from everstream.core.plan import make_plan
-from everstream.engine.microbatch.cache import Cache
 from everstream.engine.microbatch.epochs import Epochs, JobLost, Jobs, Watcher
 from everstream.engine.microbatch.layout import Layout, TaskPlacement
 from everstream.engine.microbatch.orders import Order, ShardReport
+from everstream.engine.microbatch.resident import Cache
 from everstream.engine.microbatch.rows import Row, report_in
 from everstream.engine.microbatch.sizing import Sizing
 from everstream.engine.microbatch.task import Surroundings, Task

@@ -8,8 +8,7 @@ from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 
 from everstream.core.ids import WorkerId
 from everstream.engine.spark.lost import is_gone
-from everstream.engine.tasks.startup_failures import StartupWatch
-from everstream.engine.tasks.workers import SparkWorkers
+from everstream.engine.tasks.workers import SparkWorkers, StartupWatch
 
 
 class Orphan:

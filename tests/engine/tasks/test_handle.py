@@ -16,8 +16,8 @@ import pytest
 
 import everstream as es
 from everstream.core.orders import Outcome, Phase
-from everstream.engine.checkpoint_requests import CheckpointRequests
 from everstream.engine.handle import NOT_STARTED, RunHandle
+from everstream.engine.requests import CheckpointRequests
 from everstream.engine.slot_sharing import Share
 from everstream.engine.spark.context import make_context
 from everstream.events import Progressed, SettingsChanged

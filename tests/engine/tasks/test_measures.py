@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import everstream as es
+from everstream.engine.continuous.run import unmeasured
 from everstream.engine.continuous.worker.process_use import ProcessUse
-from everstream.engine.measuring import unmeasured
 from everstream.events import EpochStable, MetricsSampled, RunEvent, RunStatus
 
 

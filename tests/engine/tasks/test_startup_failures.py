@@ -7,7 +7,7 @@ import pytest
 
 import everstream as es
 from everstream.engine.spark.context import make_context
-from everstream.engine.tasks.startup_failures import reason
+from everstream.engine.tasks.workers import reason
 
 from .running import MASTER, Notes, run
 

@@ -5,8 +5,8 @@ from typing import cast
 import pytest
 
 import everstream as es
-from everstream.engine.continuous.worker import memory_watch
-from everstream.engine.continuous.worker.memory_watch import MemoryWatch
+from everstream.engine.continuous.worker import memory
+from everstream.engine.continuous.worker.memory import MemoryWatch
 from everstream.errors import RunFailed, UserError
 from everstream.pipeline.times import size_bytes
 from everstream.runtime.runner import ShardRunner
@@ -48,9 +48,7 @@ def test_a_worker_near_its_limit_tells_once_and_takes_nothing_in_until_there_is_
         100_000_000, [runner], lambda runner: True, lambda used, limit: warned.append((used, limit))
     )
     for now_s, used_mb in enumerate((84, 86, 90, 70, 86)):
-        monkeypatch.setattr(
-            memory_watch, "own_memory_bytes", lambda used_mb=used_mb: used_mb * 10**6
-        )
+        monkeypatch.setattr(memory, "own_memory_bytes", lambda used_mb=used_mb: used_mb * 10**6)
         watch.look(float(now_s))
         assert watch.holds(runner) == (used_mb >= 85)
     assert warned == [(86_000_000, 100_000_000)]

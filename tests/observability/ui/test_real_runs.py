@@ -15,10 +15,9 @@ import everstream as es
 from everstream.observability.history.run_view import Live, RunView, View
 from everstream.observability.history.schema import VIEW
 from everstream.observability.history.stored import StoredHistory
-from everstream.observability.ui.actions import Actions
 from everstream.observability.ui.auth import Guard
 from everstream.observability.ui.server import make_app
-from everstream.observability.ui.views import Shown
+from everstream.observability.ui.views import Actions, Shown
 from everstream.state.blobs import FsspecBlobs
 from tests.spark import MASTER
 

@@ -17,9 +17,8 @@ from everstream.errors import RunFailed, UserError
 from everstream.events import DriverLost
 from everstream.observability.history.run_view import Live
 from everstream.observability.ui.auth import TOKEN_FILE, Guard, is_loopback, new_token
-from everstream.observability.ui.server import make_app
+from everstream.observability.ui.server import events, make_app, patch
 from everstream.observability.ui.serving import Serving, address_of
-from everstream.observability.ui.stream import events, patch
 from everstream.observability.ui.views import ACTIONS, Shown
 from tests.observability.history.telling import START, checkpoint, run, sample
 

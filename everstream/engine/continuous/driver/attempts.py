@@ -8,7 +8,7 @@ process ends, and we can inspect the process when it falls silent.
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 import zmq
 
@@ -27,8 +27,6 @@ STACK_AFTER_S = 1.0
 
 @dataclass
 class Attempt:
-    """A worker process as the driver sees it."""
-
     hello: Hello
     identity: bytes
     heard_s: float
@@ -79,14 +77,12 @@ class Attempts:
         return (attempt.identity for attempt in self._current.values())
 
     def of(self, worker: WorkerId) -> Attempt | None:
-        """The process in this place."""
         return self._placed.get(worker)
 
     def process(self, number: TaskNumber) -> Attempt | None:
         return self._current.get(number)
 
     def place(self, number: TaskNumber, worker: WorkerId) -> Attempt:
-        """This process takes this place."""
         attempt = self._current[number]
         attempt.worker = worker
         self._placed[worker] = attempt
@@ -113,18 +109,9 @@ class Attempts:
         return number in self._current and self._current[number].identity == identity
 
     def measures(self) -> dict[WorkerId, WorkerMeasures]:
-        """The measures of their processes."""
         return {
-            worker: WorkerMeasures(
-                attempt.hello.machine,
-                attempt.hello.pid,
-                attempt.hello.attempt,
-                attempt.used.cpu_s,
-                attempt.used.memory_bytes,
-                attempt.used.peak_bytes,
-                attempt.used.collecting_s,
-            )
-            for worker, attempt in self._placed.items()
+            worker: WorkerMeasures(a.hello.machine, a.hello.pid, a.hello.attempt, *astuple(a.used))
+            for worker, a in self._placed.items()
         }
 
     # Messages from workers.

@@ -47,7 +47,6 @@ from everstream.core.orders import (
     SendTo,
     WriteManifest,
 )
-from everstream.core.plan import Plan
 from everstream.core.plan_change import (
     Decision,
     Facts,
@@ -60,12 +59,11 @@ from everstream.core.plan_change import (
     difference,
 )
 from everstream.core.plan_events import plan_changed
-from everstream.engine.checkpoint_requests import CheckpointRequests
 from everstream.engine.continuous.driver.attempts import Attempts
 from everstream.engine.continuous.driver.workers import Workers
-from everstream.engine.continuous.transport.control_channel import ControlChannel
 from everstream.engine.continuous.transport.control_messages import (
     Beat,
+    ControlChannel,
     Hello,
     KillFired,
     NewPlan,
@@ -82,17 +80,17 @@ from everstream.engine.continuous.transport.endpoints import Address, SocketFact
 from everstream.engine.continuous.transport.key_exchange import Admission, KeyExchange, Ticket
 from everstream.engine.continuous.worker.operator_logs import Logged, pass_on
 from everstream.engine.continuous.worker.worker import WorkerTask
-from everstream.engine.engine import COMPLETE
+from everstream.engine.engine import COMPLETE, EngineJob
 from everstream.engine.faults.injection import Injector
 from everstream.engine.faults.kills import Kill
 from everstream.engine.manifest_writer import ManifestWriter
 from everstream.engine.reporting.building import epoch_stable, sampled
-from everstream.engine.requests import Requests
+from everstream.engine.requests import CheckpointRequests, Requests
 from everstream.engine.rescaling import ScaleRequests
 from everstream.engine.scrubber import Scrubber
 from everstream.engine.settings.live_settings import NOT_TUNABLE, control_of, flattened
-from everstream.engine.settings.options import RunConfig
-from everstream.errors import EverstreamError, LeaseLost, UserError
+from everstream.engine.signals import Stoppable
+from everstream.errors import EverstreamError, UserError
 from everstream.events import (
     CheckpointStarted,
     IntervalChanged,
@@ -100,7 +98,6 @@ from everstream.events import (
     PeerUnreachable,
     Progressed,
     RequestRefused,
-    RunEvent,
     RunStatus,
     SettingsChanged,
     WaitingForWorkers,
@@ -109,7 +106,6 @@ from everstream.events import (
 from everstream.pipeline.checkpointing import Coordinated
 from everstream.pipeline.tuning import Tuning, tunable_in
 from everstream.state.blobs import Blobs
-from everstream.state.store import CheckpointStore, Lease
 
 POLL_MS = 10
 CALM_POLL_MS = 50
@@ -131,24 +127,19 @@ _REPORTED_AT: dict[type, Point] = {
 
 
 @dataclass
-class Driver:
+class Driver(Stoppable):
     """Runs one pipeline to its end."""
 
-    config: RunConfig
+    job: EngineJob
     workers: Workers
     coordinator: Coordinator
-    store: CheckpointStore
-    lease: Lease
     sockets: SocketFactory
     task: Callable[[Address, Ticket], WorkerTask]
     """Makes the worker task once the driver's address is known."""
-    store_url: str = ""
-    replaced: Callable[[], LeaseLost | None] = lambda: None
-    """The error that describes another driver that has taken over; None until then."""
-    next_plan: Plan | None = None
-    """The plan to switch to as soon as nothing is in flight."""
 
     def __post_init__(self) -> None:
+        self.config, self.store, opened = self.job.config, self.job.opened.store, self.job.opened
+        self._tell = self.config.listener.on_event
         self.poller = zmq.Poller()
         plan = self.coordinator.plan
         self.attempts = Attempts(
@@ -158,12 +149,11 @@ class Driver:
         self.written: Newest[EpochManifest] = Newest()
         self.running_s: float | None = None
         self.ended_s = 0.0
-        self.listener = self.config.listener
-        self.injector = Injector(self.config.kills, plan, self.listener)
+        self.injector = Injector(self.config.kills, plan, self.config.listener)
         self.pace = self.config.pace()
         self.writer = ManifestWriter(
             self.store,
-            self.lease,
+            opened.lease,
             removes_objects=not self.coordinator.names_what_goes,
             on_done=self._manifest_done,
             on_trouble=self._warn,
@@ -183,13 +173,13 @@ class Driver:
         self._measures_due_s = 0.0
         self.tuning = Tuning()
         """The changed settings, as all workers know them."""
-        self.settings = control_of(plan.graph, self.store, self.store_url, self._warn)
+        self.settings = control_of(plan.graph, self.store, opened.url, self._warn)
         self.scale_requests = ScaleRequests(self.config, plan, self.settings)
         self.plan_change = PlanChange(
             self.config.scheme,
             self.config.policy,
             self.coordinator,
-            target=self.next_plan,
+            target=opened.next_plan,
             spares=self.config.spares,
             pack_after_s=self.config.pack_after_s,
         )
@@ -200,45 +190,30 @@ class Driver:
         self._pickled_plan = b""
         self._heed_settings()
         self._said_of_peer_s: dict[WorkerId, float] = {}
-        self._stop_reason: str | None = None
         self._checkpoint_requests = CheckpointRequests()
         self._requests = Requests()
         self._patience_s = time.monotonic() + START_PATIENCE_S
 
-    @property
-    def stop_requested(self) -> bool:
-        return self._stop_reason is not None
-
-    def request_stop(self, reason: str) -> None:
-        """Stop with a checkpoint. Safe from a signal handler or another thread."""
-        self._stop_reason = reason
-
     def ask_checkpoint(self) -> Future[int]:
-        """The first stable epoch that includes all work done so far. From any thread."""
         return self._checkpoint_requests.ask()
 
     @property
     def blobs(self) -> Blobs:
-        """Where the checkpoints are stored."""
         return self.store.blobs
 
     def tune(self, wishes: Mapping[str, str]) -> None:
-        """Change settings during the run, `batch` or `NAME.batch` -> value. From any thread."""
         if tunable_in(self.coordinator.plan.graph):
             self.settings.tune(wishes)
         else:
             self._tell(RequestRefused("tune", NOT_TUNABLE))
 
     def scale(self, shards: Mapping[str, int]) -> Future[str]:
-        """Change the numbers of shards during the run; resolves when done. From any thread."""
         return self.scale_requests.ask(shards, self.coordinator.plan)
 
     def set_interval(self, every_s: float) -> Future[str]:
-        """Change the checkpoint interval. From any thread."""
         return self._requests.ask(lambda: self._set_interval(every_s))
 
     def kill_worker(self, worker: int) -> Future[str]:
-        """SIGKILL for the process of a worker, like `kill=`. From any thread."""
         return self._requests.ask(lambda: self._kill_worker(WorkerId(worker)))
 
     def _set_interval(self, every_s: float) -> str:
@@ -310,7 +285,7 @@ class Driver:
         return self.end
 
     def _loop(self) -> None:
-        began_s = time.monotonic()
+        began_s, timeout_s = time.monotonic(), self.config.timeout_s
         snapshot_due_s = 0.0
         stopped = False
         while self.end is None:
@@ -328,8 +303,8 @@ class Driver:
             self._watch_workers(now_s)
             self._requests.fulfil()
             self._kill_in_time(now_s)
-            if self._out_of_time(now_s - began_s):
-                self._stop_reason = self._stop_reason or f"{self.config.timeout_s:g} s have passed"
+            if timeout_s is not None and now_s - began_s > timeout_s:
+                self._stop_reason = self._stop_reason or f"{timeout_s:g} s have passed"
             if self._stop_reason is not None and not stopped:
                 stopped = True
                 self._obey(self.coordinator.on_stop(self._stop_reason, now_s))
@@ -337,7 +312,7 @@ class Driver:
                 self._checkpoint_requests.begin()
                 self._obey(self.coordinator.on_asked(now_s))
                 self._answer()
-            if (lost := self.replaced()) is not None:
+            if (lost := self.job.replaced()) is not None:
                 self._obey(self.coordinator.on_replaced(lost))
             self._obey(self.coordinator.on_tick(now_s))
             if self.workers.ended and self.end is None:
@@ -346,7 +321,7 @@ class Driver:
                 snapshot_due_s = now_s + SNAPSHOT_EVERY_S
                 self._look_around(now_s)
         self.ended_s = time.monotonic()
-        self.listener.on_event(Progressed(self._status()))
+        self._tell(Progressed(self._status()))
 
     def _say_what_is_left_over(self) -> None:
         """Report requests that were not performed: none is dropped silently."""
@@ -364,18 +339,15 @@ class Driver:
         calm = self.coordinator.is_calm(CALM_FROM_S) and not self.config.kills
         return CALM_POLL_MS if calm else POLL_MS
 
-    def _out_of_time(self, passed_s: float) -> bool:
-        return self.config.timeout_s is not None and passed_s > self.config.timeout_s
-
     def _look_around(self, now_s: float) -> None:
         """Periodic work: report the progress, and check whether the run is done."""
         self._heed_settings()
         self._look_at_plan(now_s)
         status = self._status()
-        self.listener.on_event(Progressed(status))
+        self._tell(Progressed(status))
         if now_s >= self._measures_due_s:
             self._measures_due_s = now_s + MEASURES_EVERY_S
-            self.listener.on_event(sampled(self._measures(), status))
+            self._tell(sampled(self._measures(), status))
         for text in self.scrubber.found():
             self._warn(text)
         if self.pace is not None:
@@ -468,15 +440,12 @@ class Driver:
             self.workers.kill(task)
         missing = self.attempts.missing
         if not self.attempts.all_here:
-            self._look_for_startup_failures(now_s)
+            for lost in self.workers.failed_starts(self.attempts.newest, now_s):
+                self.attempts.heard(lost.number, lost.attempt)
+                self._obey(self.coordinator.on_start_failed(lost.number, lost.error, now_s))
         if missing and now_s > self._patience_s and not self.workers.ended:
             self._patience_s = now_s + START_PATIENCE_S
             self._tell(WaitingForWorkers(missing, len(self.coordinator.plan.workers)))
-
-    def _look_for_startup_failures(self, now_s: float) -> None:
-        for lost in self.workers.failed_starts(self.attempts.newest, now_s):
-            self.attempts.heard(lost.number, lost.attempt)
-            self._obey(self.coordinator.on_start_failed(lost.number, lost.error, now_s))
 
     def _lose(self, number: TaskNumber, how: str, now_s: float) -> None:
         self.attempts.forget(number)
@@ -528,7 +497,6 @@ class Driver:
     # Plans.
 
     def _look_at_plan(self, now_s: float) -> None:
-        """Check whether the run needs another plan."""
         plan = self.coordinator.plan
         if self.coordinator.phase is Phase.RUNNING:
             self.scale_requests.answer(plan)
@@ -579,9 +547,6 @@ class Driver:
     def _tell_plan(self, identity: bytes) -> None:
         self.control_channel.tell(identity, NewPlan(self.plan_number, self._pickled_plan))
 
-    def _tell(self, event: RunEvent) -> None:
-        self.listener.on_event(event)
-
     def _warn(self, text: str) -> None:
         """A problem with the store that does not end the run."""
         self._tell(Note("store", text, True))
@@ -607,7 +572,7 @@ class Driver:
         elif error is None:
             self.injector.reached(Point.AFTER_PREPARE)
             self.written.append(manifest)
-            self.listener.on_event(epoch_stable(manifest))
+            self._tell(epoch_stable(manifest))
             self._obey(self.coordinator.on_manifest_written(now_s))
             self._answer()
             if self.pace is not None:

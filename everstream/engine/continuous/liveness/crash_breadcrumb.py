@@ -39,7 +39,6 @@ class CrashBreadcrumb:
         return self._numbers[position : position + 1]
 
     def enter(self, position: int) -> None:
-        """The shard at this position in the worker is active."""
         self._numbers[0] = position
 
     def now(self) -> tuple[ShardId, str] | None:

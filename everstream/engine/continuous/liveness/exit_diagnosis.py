@@ -34,8 +34,6 @@ REAPED_WITHIN_S = 0.05
 
 @dataclass(frozen=True)
 class ExitDiagnosis:
-    """What is known about the end of a process."""
-
     stacks: str = ""
     operator: str | None = None
     """The operator that was active last."""
@@ -92,8 +90,6 @@ class ExitDiagnosis:
 
 
 class ExitExaminer:
-    """Finds out how workers of one run ended."""
-
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._kills = MemoryKills()

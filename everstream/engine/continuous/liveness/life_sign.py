@@ -19,11 +19,11 @@ import sysconfig
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import zmq
 
@@ -41,6 +41,7 @@ PACKAGE = str(Path(os.path.abspath(__file__)).parents[3])
 """The folder of Everstream's code, in a checkout, an installation or an archive."""
 OURS = "Everstream: package in "
 """Prefix of the first line of the file, which ends with the folder of the package."""
+_FRAME = re.compile(r'^ *(File "(.*)", line .*)$', re.MULTILINE)
 INSTALLED = "Everstream: installed code in "
 """Prefix of a line for each folder of Python's code and of installed packages."""
 
@@ -117,12 +118,9 @@ class LifeSign:
             now_s = time.monotonic()
             self.heard_s += max(0.0, now_s - beaten_s - 2 * BEAT_EVERY_S)
             beaten_s = now_s
-            if os.getppid() != self._parent or self._silent():
+            if os.getppid() != self._parent or now_s - self.heard_s > self._timeout_s:
                 self._leave(1)
         beating.close()
-
-    def _silent(self) -> bool:
-        return time.monotonic() - self.heard_s > self._timeout_s
 
 
 # The driver's side.
@@ -138,7 +136,6 @@ def is_awake(pid: int) -> bool:
 
 
 def folder_of(address: Address) -> Path:
-    """The folder of the worker that listens at this address, on this machine."""
     return Path(address.ipc.removeprefix("ipc://")).parent
 
 
@@ -166,12 +163,6 @@ def code_folders() -> str:
     return "\n".join(lines).encode("ascii", "backslashreplace").decode()
 
 
-class _Frame(NamedTuple):
-    file: str
-    text: str
-    """`File "x.py", line 3 in f`."""
-
-
 def at_work(text: str) -> str | None:
     """The user's code that a worker was executing, from the newest stacks in `text`."""
     lines = text.splitlines()
@@ -180,18 +171,12 @@ def at_work(text: str) -> str | None:
     runner = {folder + "runtime/runner.py" for folder in ours}
     stacks = text.rpartition("Fatal Python error")[2]
     for stack in reversed(stacks.split("\n\n")):
-        frames = list(_frames(stack))
-        if any(frame.file in runner for frame in frames):
-            theirs = (frame for frame in frames if not frame.file.startswith(not_theirs))
-            return next(theirs, frames[0]).text
+        frames = _FRAME.findall(stack)  # innermost first
+        if any(file in runner for _, file in frames):
+            theirs = (text for text, file in frames if not file.startswith(not_theirs))
+            return next(theirs, str(frames[0][0]))
     return None
 
 
 def _folders(lines: list[str], mark: str) -> tuple[str, ...]:
     return tuple(line.removeprefix(mark) + "/" for line in lines if line.startswith(mark))
-
-
-def _frames(stack: str) -> Iterator[_Frame]:
-    """Innermost first."""
-    for found in re.finditer(r'^ *(File "(.*)", line .*)$', stack, re.MULTILINE):
-        yield _Frame(found[2], found[1])

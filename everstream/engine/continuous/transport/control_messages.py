@@ -1,10 +1,14 @@
 """Messages between the driver and a worker, besides those of the core."""
 
+import pickle
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import zmq
+
 from everstream.core.ids import TaskNumber, WorkerId
 from everstream.core.messages import Command, Report
+from everstream.engine.continuous.transport.endpoints import SocketFactory
 from everstream.engine.continuous.worker.operator_logs import Logged
 from everstream.engine.continuous.worker.process_use import Used
 from everstream.engine.faults.injection import KillAfter, KillAt, KillNow
@@ -65,8 +69,6 @@ class Noticed:
 
 @dataclass(frozen=True)
 class TakePlace:
-    """Process: from now on you are this worker."""
-
     worker: WorkerId
 
 
@@ -93,8 +95,6 @@ class Nod:
 
 @dataclass(frozen=True)
 class Tune:
-    """Worker: use these settings from now on."""
-
     tuning: Tuning
 
 
@@ -112,3 +112,25 @@ ToDriver: TypeAlias = (
     Report | Hello | Beat | WorkerBroke | Unreachable | Noticed | Logged | KillFired | WantsTuning
 )
 """All messages from a worker to the driver."""
+
+
+class ControlChannel:
+    """The driver's end of the connections to all workers."""
+
+    def __init__(self, sockets: SocketFactory) -> None:
+        self.socket, self.address = sockets.listen(zmq.ROUTER, "driver")
+        self.socket.router_handover = True  # a worker that reconnects is the same worker
+
+    def next(self) -> tuple[bytes, ToDriver] | None:
+        """The sender and its message; None if there is no message."""
+        try:
+            identity, *parts = self.socket.recv_multipart(zmq.DONTWAIT)
+        except zmq.Again:
+            return None
+        return identity, pickle.loads(b"".join(parts))
+
+    def tell(self, identity: bytes, message: ToWorker) -> None:
+        self.socket.send_multipart([identity, pickle.dumps(message, protocol=5)])
+
+    def close(self) -> None:
+        self.socket.close()

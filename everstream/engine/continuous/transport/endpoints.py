@@ -35,8 +35,6 @@ WATCHED = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 @dataclass(frozen=True)
 class RunKeys:
-    """The key pair of one run."""
-
     public: bytes
     secret: bytes = field(repr=False)
 
@@ -47,8 +45,6 @@ class RunKeys:
 
 @dataclass(frozen=True)
 class Address:
-    """The address of a socket."""
-
     machine: str
     ipc: str
     tcp: str | None
@@ -98,12 +94,8 @@ class SocketFactory:
         if interface is not None:
             self._authenticator = ThreadAuthenticator(self.context)
             self._authenticator.start()
-            self._authenticator.configure_curve_callback(
-                domain="*", credentials_provider=_OnlyThisRun(keys.public)
-            )
-            self._authenticator.configure_curve_callback(
-                domain=GATE, credentials_provider=_Anyone()
-            )
+            for domain, accepted in (("*", _Accepted(keys.public)), (GATE, _Accepted())):
+                self._authenticator.configure_curve_callback(domain, accepted)
 
     def listen(
         self,
@@ -210,21 +202,14 @@ def in_parts(data: Any) -> list[Any]:
     return [whole[start : start + PART_BYTES] for start in range(0, len(whole), PART_BYTES)]
 
 
-class _Anyone:
-    """Accepts any client: its messages are validated."""
+class _Accepted:
+    """Accepts clients that present this key; without one, any: their messages are validated."""
 
-    def callback(self, domain: str, key: bytes) -> bool:
-        return True
-
-
-class _OnlyThisRun:
-    """Accepts clients that present the run's key."""
-
-    def __init__(self, public: bytes) -> None:
+    def __init__(self, public: bytes | None = None) -> None:
         self.public = public
 
     def callback(self, domain: str, key: bytes) -> bool:
-        return key == self.public
+        return self.public is None or key == self.public
 
 
 def address_towards(host: str) -> str:

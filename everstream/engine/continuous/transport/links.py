@@ -68,8 +68,6 @@ class Watch:
 
 
 class Peers:
-    """The connections of one worker to all the others."""
-
     def __init__(self, sockets: SocketFactory, id: WorkerId, slow_after_s: float) -> None:
         self._sockets = sockets
         self._id = id
@@ -83,7 +81,6 @@ class Peers:
         return self._watches[worker].socket
 
     def post(self, worker: WorkerId, parts: list[Any], copy: bool) -> None:
-        """Send a message."""
         socket = self[worker]
         if len(parts) == 1:
             socket.send(parts[0], copy=copy)

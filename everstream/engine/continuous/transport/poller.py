@@ -12,23 +12,19 @@ them, and they must have been checked before.
 import math
 import select
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import zmq
+
+from everstream.runtime.runner import ShardRunner
 
 SELECTABLE = 1024
 """`select` accepts only file descriptors below this."""
 
 
-class Waits(Protocol):
-    """The events of a runner that need no message."""
-
-    ready_at_s: float
-
-    def timer_in_s(self) -> float: ...
-
-
-def sleep_s(runners: Iterable[Waits], asked_s: float, now_s: float, at_most_s: float) -> float:
+def sleep_s(
+    runners: Iterable[ShardRunner], asked_s: float, now_s: float, at_most_s: float
+) -> float:
     """Until a source or a timer is ready; asked_s: the time for which the runners were asked."""
     wait_s = at_most_s
     for runner in runners:
@@ -39,8 +35,6 @@ def sleep_s(runners: Iterable[Waits], asked_s: float, now_s: float, at_most_s: f
 
 
 class Poller:
-    """Waits for sockets and file descriptors."""
-
     def __init__(self, waited: Sequence["zmq.Socket[bytes] | int"]) -> None:
         self._poller = zmq.Poller()
         self._fds = []

@@ -28,8 +28,6 @@ class _Coalesced:
 
 
 class SendCoalescing:
-    """The waiting messages, by worker."""
-
     def __init__(self, post: Callable[[WorkerId, list[Any], bool], None]) -> None:
         """post: sends the parts of one message to a worker, copied or not."""
         self._post = post
@@ -54,13 +52,11 @@ class SendCoalescing:
         self._post(worker, [first, *payload], copy)
 
     def send(self, worker: WorkerId) -> None:
-        """Send the messages that wait for this worker."""
         coalesced = self._waiting.pop(worker, None)
         if coalesced is not None:
             self._post(worker, [b"".join(coalesced.messages)], True)
 
     def send_all(self) -> None:
-        """Send all waiting messages."""
         while self._waiting:
             self.send(next(iter(self._waiting)))
 

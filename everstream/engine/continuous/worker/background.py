@@ -13,6 +13,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -47,17 +48,12 @@ class Background:
         uploaded: Callable[[Upload, Any, float], None],
         failed: Callable[[Upload, BaseException], None],
     ) -> None:
-        def work() -> None:
+        def work() -> Callable[[], None]:
             began_s = time.monotonic()
-            try:
-                ref = job.perform(self.store.put, self.reached)
-            except BaseException as error:  # any error must reach the main thread
-                self.post(lambda error=error: failed(job, error))  # type: ignore[misc]
-            else:
-                took_s = time.monotonic() - began_s
-                self.post(lambda: uploaded(job, ref, took_s))
+            ref = job.perform(self.store.put, self.reached)
+            return partial(uploaded, job, ref, time.monotonic() - began_s)
 
-        self._uploads.put(work)
+        self._uploads.put(partial(self._perform, work, partial(failed, job)))
 
     def save_segment(self, segment: Segment) -> None:
         """Write a part of a message log; if that fails, the next checkpoint retries it."""
@@ -74,19 +70,22 @@ class Background:
         done: Callable[[CommitJob], None],
         failed: Callable[[CommitJob, BaseException], None],
     ) -> None:
-        if not job.transactions:
+        def work() -> Callable[[], None]:
+            job.perform(self.reached)
+            return partial(done, job)
+
+        if job.transactions:
+            self._commits.put(partial(self._perform, work, partial(failed, job)))
+        else:
             done(job)
-            return
 
-        def work() -> None:
-            try:
-                job.perform(self.reached)
-            except BaseException as error:  # see above
-                self.post(lambda error=error: failed(job, error))  # type: ignore[misc]
-            else:
-                self.post(lambda: done(job))
-
-        self._commits.put(work)
+    def _perform(
+        self, work: Callable[[], Callable[[], None]], failed: Callable[[BaseException], None]
+    ) -> None:
+        try:
+            self.post(work())
+        except BaseException as error:  # any error must reach the main thread
+            self.post(partial(failed, error))
 
     def deliver_outcomes(self) -> None:
         """Call back the outcomes since the last call; on the main thread."""
@@ -102,7 +101,6 @@ class Background:
         os.close(self.wake_fd)
 
     def post(self, callback: Callable[[], None]) -> None:
-        """Call something on the main thread."""
         self._done.append(callback)
         with suppress(OSError):  # awake already, or closing
             os.write(self._write_fd, b"!")
@@ -123,7 +121,7 @@ class Background:
                 loop()
             except BaseException:  # the main thread would wait forever
                 broken = InternalError(f"the thread {name} broke: {traceback.format_exc()}")
-                self.post(lambda: _raise(broken))
+                self.post(partial(_raise, broken))
 
         threading.Thread(target=watched, name=name, daemon=True).start()
         self._queues.append(queue)

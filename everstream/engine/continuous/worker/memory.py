@@ -1,11 +1,16 @@
-"""The kernel's view of memory on this machine: how much there is, and which processes it killed."""
+"""Memory: how much this machine has, which processes the kernel killed, and what a worker may use."""
 
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, assert_never
+
+from everstream.core.memory_guard import MemoryGuard, Strain
+from everstream.errors import EnvironmentFault
+from everstream.runtime.runner import ShardRunner
 
 ROOT = Path("/")
 KILLS = "oom_kill"
@@ -126,3 +131,78 @@ def _lines(path: Path) -> list[str]:
         return path.read_text().splitlines()
     except OSError:
         return []
+
+
+_STATM: Final = Path("/proc/self/statm")
+
+
+@dataclass
+class MemoryWatch:
+    """Keeps a worker within its memory limit: measures, warns, and at the limit names the operator."""
+
+    limit_bytes: int
+    runners: Collection[ShardRunner]
+    takes_in: Callable[[ShardRunner], bool]
+    """Whether a shard has input from outside this worker."""
+    warn: Callable[[int, int], None]
+    """Called once with the used bytes and the limit."""
+
+    def __post_init__(self) -> None:
+        self._guard = MemoryGuard(self.limit_bytes)
+        self._warned = False
+
+    def holds(self, runner: ShardRunner) -> bool:
+        """Whether this shard should take no input for now."""
+        return self._guard.strain is Strain.HELD and self.takes_in(runner)
+
+    def look(self, now_s: float) -> None:
+        used_bytes = own_memory_bytes()
+        if used_bytes is None or not self._guard.look(used_bytes, now_s):
+            return
+        limit = in_words(self.limit_bytes)
+        match self._guard.strain:
+            case Strain.NONE | Strain.IN_VAIN:
+                pass
+            case Strain.HELD:
+                if not self._warned:
+                    self._warned = True
+                    self.warn(used_bytes, self.limit_bytes)
+            case Strain.OVER:
+                runner, most = max(
+                    ((runner, _largest(runner)) for runner in self.runners),
+                    key=lambda pair: pair[1][2],
+                )
+                operator, keys, about_bytes = most
+                runner.fail(
+                    EnvironmentFault(
+                        f"a worker has used all of its {limit} (worker_memory). Most of it is the "
+                        f"state of '{operator}' in shard {runner.shard.id.number}: about "
+                        f"{_about(keys):,} keys, {in_words(_about(about_bytes))}. Keep that on disk "
+                        "with state='disk', give the operator more shards on more workers, or raise worker_memory."
+                    )
+                )
+            case _:
+                assert_never(self._guard.strain)
+
+
+def own_memory_bytes() -> int | None:
+    """The memory of this process without pages of files; None if the system does not provide it."""
+    try:
+        fields = _STATM.read_text().split()
+    except OSError:
+        return None
+    return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _about(number: int) -> int:
+    """Rounded to one digit, so that the same failure gives the same message when it happens again."""
+    return round(number, 1 - len(str(number)))
+
+
+def _largest(runner: ShardRunner) -> tuple[str, int, int]:
+    """The operator with the largest state, its keys, and their approximate size in bytes."""
+    sizes = runner.chain.state.sizes()
+    if not sizes:
+        return (runner.shard.id.operator, 0, 0)
+    operator = max(sizes, key=lambda name: sizes[name][1])
+    return (operator, *sizes[operator])

@@ -23,8 +23,6 @@ LONGEST = 10_000
 
 @dataclass(frozen=True)
 class LogLine:
-    """A logged line."""
-
     logger: str
     level: int
     text: str
@@ -84,7 +82,6 @@ class LogCollector(logging.Handler):
         self._lines.append(line)
 
     def take(self) -> Logged | None:
-        """The lines since the last call."""
         if not self._lines and not self._dropped:
             return None
         with self.lock or threading.RLock():

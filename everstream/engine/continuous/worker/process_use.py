@@ -55,7 +55,6 @@ class ProcessUse:
 
 
 def peak_bytes() -> int:
-    """The highest memory use of this process."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

@@ -22,14 +22,7 @@ import zmq
 from everstream.core.fault_points import Point
 from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId, ShardId, TaskNumber, WorkerId
-from everstream.core.messages import (
-    CheckpointTaken,
-    Command,
-    Committed,
-    Report,
-    Resume,
-    Shutdown,
-)
+from everstream.core.messages import CheckpointTaken, Command, Committed, Report, Resume, Shutdown
 from everstream.core.plan import Plan
 from everstream.core.scheme import Scheme
 from everstream.engine.continuous.liveness.crash_breadcrumb import CrashBreadcrumb
@@ -39,7 +32,6 @@ from everstream.engine.continuous.transport.control_messages import (
     Nod,
     Noticed,
     TakePlace,
-    ToDriver,
     ToWorker,
     Tune,
     WantsTuning,
@@ -53,17 +45,11 @@ from everstream.engine.continuous.transport.poller import Poller, sleep_s
 from everstream.engine.continuous.transport.send_coalescing import TURN_S, SendCoalescing
 from everstream.engine.continuous.transport.wire import Credit, Wire
 from everstream.engine.continuous.worker.background import Background
-from everstream.engine.continuous.worker.memory_watch import MemoryWatch
+from everstream.engine.continuous.worker.memory import MemoryWatch
 from everstream.engine.continuous.worker.operator_logs import LogCollector
-from everstream.engine.continuous.worker.process import WorkerProcess
-from everstream.engine.continuous.worker.process_settings import be_quick
+from everstream.engine.continuous.worker.process import WorkerProcess, be_quick
 from everstream.engine.faults.injection import KillAfter, KillAt, KillNow
-from everstream.errors import (
-    EnvironmentFault,
-    EverstreamError,
-    FramesLost,
-    InternalError,
-)
+from everstream.errors import EnvironmentFault, EverstreamError, FramesLost, InternalError
 from everstream.events import MemoryNear
 from everstream.runtime.jobs import CommitJob, Upload
 from everstream.runtime.message_log import Segment
@@ -131,6 +117,7 @@ class Worker:
     def __init__(self, task: WorkerTask, process: WorkerProcess, id: WorkerId) -> None:
         self.id = id
         self.process = process
+        self._say = process.say
         self.store_url: str = process.store_url
         self.scratch = task.scratch
         self.store = process.store
@@ -139,7 +126,6 @@ class Worker:
         self.to_driver = process.to_driver
         self.control = process.control
         self.inbox = process.inbox
-        self.life = process.life
         self.plan: Plan = process.plan
         self.wire = Wire(self.plan.channels)
         self.background = Background(self.store, self.reached)
@@ -180,11 +166,8 @@ class Worker:
 
     # Interface for the runners.
 
-    def clock_s(self) -> float:
-        return time.monotonic()
-
-    def wall_s(self) -> float:
-        return time.time()
+    clock_s = staticmethod(time.monotonic)
+    wall_s = staticmethod(time.time)
 
     def send(self, frame: Frame) -> None:
         worker = self.plan.worker_of[frame.channel.receiver]
@@ -414,9 +397,6 @@ class Worker:
         logged = self.logs.take()
         if logged is not None:
             self._say(logged)
-
-    def _say(self, message: ToDriver) -> None:
-        self.process.say(message)
 
     # Injected kills.
 

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from everstream.demo.page import HtmlReport
+from everstream.demo.timeline import HtmlReport
 from everstream_lab.bench.curves import Disturbed, draw_curves
 from everstream_lab.bench.latency import Curve, Floats
 from everstream_lab.bench.protocols.costs import Costs
