@@ -590,9 +590,9 @@ class Driver:
         coordinator = self.coordinator
         return RunStatus(
             coordinator.phase,
-            coordinator.worker_count,
-            coordinator.records_read(),
-            coordinator.totals(),
+            len(coordinator.workers),
+            coordinator.progress.records_read(),
+            coordinator.progress.totals(),
             coordinator.stable_epoch,
             coordinator.recoveries,
         )
