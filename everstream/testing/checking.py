@@ -25,9 +25,9 @@ from everstream.pipeline.graph import ByKey, Graph, Kind
 from everstream.pipeline.operator import Operator
 from everstream.pipeline.state_backend import any_on_disk
 from everstream.pipeline.stream import Pipeline
-from everstream.simulation.faults.injected import NO_FAULTS, Faults
-from everstream.simulation.history import History
-from everstream.simulation.schemes import INTERVALS_S, JITTER
+from everstream.simulation.faults import NO_FAULTS, Faults
+from everstream.simulation.happenings import History
+from everstream.simulation.storm import INTERVALS_S, JITTER
 from everstream.simulation.world import World
 from everstream.testing.feeds import Feed, Feeds, as_batch
 from everstream.testing.instrumenting import emitted_name, instrumented

@@ -25,7 +25,7 @@ from everstream.runtime.jobs import Upload
 from everstream.runtime.outlets import DemandOutlet, DirectOutlet, Item
 from everstream.runtime.runner import ShardRunner
 from everstream.simulation import disk
-from everstream.simulation.faults.injected import NO_FAULTS, Faults
+from everstream.simulation.faults import NO_FAULTS, Faults
 from everstream.simulation.outside import OutsideWriter
 from everstream.simulation.shapes import shape_for
 from everstream.simulation.workers import SimulatedWorker

@@ -7,9 +7,9 @@ from everstream.core.plan_change import PlanChange
 from everstream.core.registry import PROTOCOLS
 from everstream.events import PlanChanged, RunEvent, WorkersPacked
 from everstream.simulation import checks
-from everstream.simulation.faults.injected import LOST_SLOTS, NO_FAULTS
-from everstream.simulation.schemes import policy_for, scheme_for
+from everstream.simulation.faults import LOST_SLOTS, NO_FAULTS
 from everstream.simulation.shapes import shape_for
+from everstream.simulation.storm import policy_for, scheme_for
 from everstream.simulation.world import PACK_AFTER_S, World
 
 CHECKPOINTING = [name for name, protocol in PROTOCOLS.items() if protocol.choice is not None]

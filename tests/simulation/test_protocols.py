@@ -17,10 +17,10 @@ from everstream.core.registry import PROTOCOLS
 from everstream.errors import GraphError
 from everstream.pipeline.stream import Pipeline
 from everstream.simulation.__main__ import app
-from everstream.simulation.faults.injected import NO_FAULTS, Faults
+from everstream.simulation.faults import NO_FAULTS, Faults
 from everstream.simulation.outside import OutsideSink
-from everstream.simulation.schemes import scheme_for
 from everstream.simulation.shapes import EVENT_TIME_SHAPES, Shape, shape_for
+from everstream.simulation.storm import scheme_for
 from everstream.simulation.world import History, World
 
 EXACT = ["unaligned", "uncoordinated", "hmnr", "bcs"]

@@ -15,10 +15,10 @@ from everstream.core.registry import PROTOCOLS
 from everstream.events import PlanChanged, RequestRefused
 from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.stream import Pipeline
-from everstream.simulation.faults.injected import NO_FAULTS, RESCALES, Faults
+from everstream.simulation.faults import NO_FAULTS, RESCALES, Faults
 from everstream.simulation.outside import OutsideSink
-from everstream.simulation.schemes import policy_for, scheme_for
 from everstream.simulation.shapes import EVENT_TIME_SHAPES, Shape, columns, shape_for
+from everstream.simulation.storm import policy_for, scheme_for
 from everstream.simulation.world import World
 
 CHECKPOINTING = [name for name, protocol in PROTOCOLS.items() if protocol.choice is not None]

@@ -21,11 +21,10 @@ from everstream.runtime.channel_state import ChannelState
 from everstream.runtime.outlets import DirectOutlet, waiting
 from everstream.runtime.outlets.waiting import SpillingQueue
 from everstream.runtime.spilled import Spill, Spilled
-from everstream.simulation.faults.injected import NO_FAULTS, STORM, Faults
+from everstream.simulation.faults import NO_FAULTS, STORM, Faults
 from everstream.simulation.outside import OutsideSink
-from everstream.simulation.schemes import scheme_for
-from everstream.simulation.shape import Shape
-from everstream.simulation.shapes import shape_for
+from everstream.simulation.shapes import Shape, shape_for
+from everstream.simulation.storm import scheme_for
 from everstream.simulation.world import History, World
 
 CYCLIC = ["unaligned", "uncoordinated", "hmnr", "bcs"]

@@ -10,7 +10,7 @@ from everstream.core.messages import Census, EndLoop, Probe
 from everstream.core.plan import make_plan
 from everstream.core.scheme import scheme_of
 from everstream.pipeline.checkpointing import CommunicationInduced, Coordinated
-from everstream.simulation.faults.injected import NO_FAULTS, Faults
+from everstream.simulation.faults import NO_FAULTS, Faults
 from everstream.simulation.shapes import two_loops
 from everstream.simulation.world import World
 from tests.runtime.workbench import WORLD, Bench
