@@ -37,8 +37,8 @@ from everstream.pipeline.spreading import CONTEXT_STATE
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK, ForwardClock
 from everstream.pipeline.tuning import Settings, Tuning, merged, tunable_in
 from everstream.runtime.channel_state import CHANNELS
+from everstream.runtime.engine_api import Persisting
 from everstream.runtime.explaining import explained
-from everstream.runtime.jobs import Persisting
 from everstream.runtime.outlets import Outlet
 from everstream.runtime.stage import ChainStage, PendingBatch
 from everstream.state.snapshot import ShardState

@@ -59,8 +59,7 @@ from everstream.pipeline.source import EndOfStream
 from everstream.pipeline.state_backend import key_group, on_disk
 from everstream.pipeline.tuning import Tuning
 from everstream.runtime.chain import ChainStages
-from everstream.runtime.engine_api import EngineApi
-from everstream.runtime.jobs import CommitJob, Upload
+from everstream.runtime.engine_api import CommitJob, EngineApi, Upload
 from everstream.runtime.measuring import Alignment, NoUse, TimeUse, read_meter
 from everstream.runtime.outlets import make_outlets
 from everstream.runtime.pace import UNLIMITED, Pace

@@ -20,8 +20,7 @@ from everstream.core.instructions import LoadState
 from everstream.core.protocols.base import Queues
 from everstream.runtime.chain import ChainStages
 from everstream.runtime.channel_state import CHANNELS, ChannelState, decoded_alone
-from everstream.runtime.engine_api import EngineApi
-from everstream.runtime.jobs import Upload
+from everstream.runtime.engine_api import EngineApi, Upload
 from everstream.runtime.outlets import Outlet
 from everstream.runtime.redistributed_state import load_share
 from everstream.runtime.sent_frames import SentFrames

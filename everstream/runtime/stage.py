@@ -12,7 +12,7 @@ from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.sink import Committable, Writer
 from everstream.pipeline.source import Reader
 from everstream.pipeline.times import NO_WATERMARK
-from everstream.runtime.jobs import Persisting
+from everstream.runtime.engine_api import Persisting
 from everstream.runtime.outlets import Outlet
 from everstream.runtime.payload import BatchPayload
 

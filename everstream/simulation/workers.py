@@ -17,7 +17,7 @@ from everstream.core.messages import Command, Report, Resume, ShardFailed, Shutd
 from everstream.core.scheme import Scheme
 from everstream.errors import EnvironmentFault, InternalError, said
 from everstream.pipeline.tuning import Tuning
-from everstream.runtime.jobs import CommitJob, Upload
+from everstream.runtime.engine_api import CommitJob, Upload
 from everstream.runtime.message_log import Segment
 from everstream.runtime.outlets import CREDIT
 from everstream.runtime.payload import BatchPayload

@@ -16,11 +16,11 @@ from everstream.core.orders import Outcome, Policy
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.spreading import Spread
 from everstream.pipeline.stream import Pipeline
-from everstream.runtime import spilled
+from everstream.runtime import spilled, waiting
 from everstream.runtime.channel_state import ChannelState
-from everstream.runtime.outlets import DirectOutlet, waiting
-from everstream.runtime.outlets.waiting import SpillingQueue
+from everstream.runtime.outlets import DirectOutlet
 from everstream.runtime.spilled import Spill, Spilled
+from everstream.runtime.waiting import SpillingQueue
 from everstream.simulation.faults import NO_FAULTS, STORM, Faults
 from everstream.simulation.outside import OutsideSink
 from everstream.simulation.shapes import Shape, shape_for

@@ -11,7 +11,7 @@ from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId, ShardId
 from everstream.core.messages import Report
 from everstream.errors import InternalError
-from everstream.runtime.jobs import CommitJob, Upload
+from everstream.runtime.engine_api import CommitJob, Upload
 from everstream.runtime.message_log import Segment
 from everstream.state.objects import ObjectRef
 from everstream.state.store import CheckpointStore

@@ -65,7 +65,7 @@ from everstream.errors import (
     InternalError,
 )
 from everstream.events import MemoryNear
-from everstream.runtime.jobs import CommitJob, Upload
+from everstream.runtime.engine_api import CommitJob, Upload
 from everstream.runtime.message_log import Segment
 from everstream.runtime.runner import ShardRunner
 from everstream.state.store import ObjectRef
