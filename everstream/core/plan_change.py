@@ -29,10 +29,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from everstream.core.checkpointing.manifest import EpochManifest, shard_counts
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.orders import Phase, Policy, Publish
-from everstream.core.plan import Plan, rescaled, spread
+from everstream.core.plan import Plan, rescaled, shard_counts, spread
 from everstream.core.scheme import Scheme
 from everstream.core.upgrade.compatibility import fallbacks
 from everstream.core.upgrade.redistribute import redistribute

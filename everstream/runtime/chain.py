@@ -16,7 +16,7 @@ import numpy as np
 
 from everstream.core.checkpointing.record import DEAD_LETTERS
 from everstream.core.ids import ShardId
-from everstream.core.measuring.meter import Meter
+from everstream.core.measuring import Meter
 from everstream.core.plan import Plan
 from everstream.errors import EverstreamError, RefusedRecords, UserError
 from everstream.pipeline.aggregation.local_parts import LATE

@@ -14,9 +14,8 @@ from typing import Any, Final, TypeAlias
 
 from everstream.audit.comparison import compare as differences_of
 from everstream.audit.fingerprint import fingerprint
-from everstream.core.checkpointing.manifest import shard_counts
 from everstream.core.orders import Outcome
-from everstream.core.plan import make_plan
+from everstream.core.plan import make_plan, shard_counts
 from everstream.core.scheme import scheme_of
 from everstream.errors import EverstreamError, StoreError, UserError
 from everstream.pipeline.batch import Batch

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from everstream.connectors.generate.sources import Range
-from everstream.core.checkpointing.manifest import shard_counts
 from everstream.core.orders import Outcome
 from everstream.core.plan import rescaled as plan_with
+from everstream.core.plan import shard_counts
 from everstream.core.registry import PROTOCOLS
 from everstream.events import PlanChanged, RequestRefused
 from everstream.pipeline.operator import Context, Keyed, Operator

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from everstream.core.checkpointing.manifest import KEPT_MANIFESTS, EpochManifest, still_valid
+from everstream.core.checkpointing.manifest import KEPT_MANIFESTS, EpochManifest
 from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.coordinators.membership import Membership
 from everstream.core.coordinators.progress import CheckpointStats, RunProgress
@@ -33,6 +33,7 @@ from everstream.core.orders import (
 from everstream.core.plan import Plan
 from everstream.errors import EverstreamError, InternalError
 from everstream.events import CheckpointAborted, CheckpointsSucceed, RunEvent
+from everstream.state.manifests import standing
 
 
 class Outbox:
@@ -100,7 +101,7 @@ class RunState:
         self.stored_manifests: Final = tuple(manifests)
         """The manifests in the store at the start, newest first, given up or not."""
         # Their start times are on the clock of another process, and mean nothing here.
-        self._manifests = [replace(manifest, began_s=0.0) for manifest in still_valid(manifests)]
+        self._manifests = [replace(manifest, began_s=0.0) for manifest in standing(manifests)]
         self._unwritten = self._manifests[0] if unwritten and self._manifests else None
         self._writing: EpochManifest | None = None
         self.outbox = Outbox()
@@ -241,7 +242,7 @@ class RunState:
     def keep(self, manifest: EpochManifest) -> None:
         """This manifest is the newest in the store."""
         self._unwritten = None
-        self._manifests = still_valid([manifest, *self._manifests])
+        self._manifests = standing([manifest, *self._manifests])
         del self._manifests[KEPT_MANIFESTS:]
 
     def next_generation(self) -> Generation:

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from everstream.core.checkpointing.manifest import EpochManifest, shard_counts
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.ids import CheckpointNumber, ShardId
-from everstream.core.plan import Plan, rescaled
+from everstream.core.plan import Plan, rescaled, shard_counts
 from everstream.errors import InternalError, UserError
 from everstream.pipeline.graph import ByKey, Kind
 from everstream.pipeline.operator import Operator, declared_state

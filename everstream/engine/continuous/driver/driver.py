@@ -22,8 +22,7 @@ from everstream.core.checkpointing.newest import Newest
 from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.fault_points import Point
 from everstream.core.ids import NO_EPOCH, ShardId, TaskNumber, WorkerId
-from everstream.core.measuring.measures import Measures
-from everstream.core.measuring.meter import Meter
+from everstream.core.measuring import Measures, Meter
 from everstream.core.messages import (
     CheckpointTaken,
     Committed,
@@ -47,7 +46,7 @@ from everstream.core.orders import (
     SendTo,
     WriteManifest,
 )
-from everstream.core.plan import Plan
+from everstream.core.plan import Plan, plan_changed
 from everstream.core.plan_change import (
     Decision,
     Facts,
@@ -59,7 +58,6 @@ from everstream.core.plan_change import (
     TakePlan,
     difference,
 )
-from everstream.core.plan_events import plan_changed
 from everstream.engine.checkpoint_requests import CheckpointRequests
 from everstream.engine.continuous.driver.attempts import Attempts
 from everstream.engine.continuous.driver.workers import Workers
