@@ -63,11 +63,7 @@ PROTOCOLS: dict[str, Protocol] = {
     protocol.name: protocol
     for protocol in (
         Protocol("aligned", Aligned, "all together, inputs wait for markers", cycles=False),
-        Protocol(
-            "unaligned",
-            Unaligned,
-            "all together, markers overtake the records",
-        ),
+        Protocol("unaligned", Unaligned, "all together, markers overtake the records"),
         Protocol(
             "at-least-once",
             AtLeastOnce,
@@ -81,11 +77,7 @@ PROTOCOLS: dict[str, Protocol] = {
             "each shard on its own timer, only affected shards roll back",
         ),
         Protocol("hmnr", HMNR, "as uncoordinated, safe on cycles"),
-        Protocol(
-            "bcs",
-            BCS,
-            "as hmnr, with less sent along and more checkpoints forced",
-        ),
+        Protocol("bcs", BCS, "as hmnr, with less sent along and more checkpoints forced"),
         Protocol("none", NoCheckpoints, "no checkpoints, a failure starts the run over"),
     )
 }

@@ -85,10 +85,7 @@ def scheme_of(checkpoint: Checkpointing | None) -> Scheme:
             exactly_once=protocol.exactly_once and checkpoint.log == "durable",
         )
     return Scheme(
-        protocol.name,
-        protocol.shard,
-        cycles=protocol.cycles,
-        exactly_once=protocol.exactly_once,
+        protocol.name, protocol.shard, cycles=protocol.cycles, exactly_once=protocol.exactly_once
     )
 
 

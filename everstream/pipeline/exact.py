@@ -24,13 +24,7 @@ Misfits: TypeAlias = dict[int, str]
 """Row -> why its value does not fit."""
 
 _SIGNED: tuple[Kind, ...] = (pl.Int8(), pl.Int16(), pl.Int32(), pl.Int64(), pl.Int128())
-_UNSIGNED: tuple[Kind, ...] = (
-    pl.UInt8(),
-    pl.UInt16(),
-    pl.UInt32(),
-    pl.UInt64(),
-    pl.UInt128(),
-)
+_UNSIGNED: tuple[Kind, ...] = (pl.UInt8(), pl.UInt16(), pl.UInt32(), pl.UInt64(), pl.UInt128())
 _BITS = {
     **{kind: 8 << place for place, kind in enumerate(_SIGNED)},
     **{kind: 8 << place for place, kind in enumerate(_UNSIGNED)},

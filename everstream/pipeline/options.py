@@ -625,13 +625,8 @@ PANELS: Final[Mapping[str, Mapping[str, str]]] = {
         "slow_after": "Warn if a checkpoint takes longer.",
         "history": "Keep events in the store for the page.",
     },
-    "Load and faults": {
-        "kill": "Send SIGKILL to a shard: @5s, @10000; repeatable.",
-    },
-    "Advanced": {
-        "transport": "tcp: never use unix sockets.",
-        "log": "Where message logs are.",
-    },
+    "Load and faults": {"kill": "Send SIGKILL to a shard: @5s, @10000; repeatable."},
+    "Advanced": {"transport": "tcp: never use unix sockets.", "log": "Where message logs are."},
 }
 """How `--help` shows the settings: panel -> setting -> its help in one line, in the order shown."""
 

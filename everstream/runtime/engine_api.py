@@ -84,9 +84,7 @@ class Upload:
         )
 
     def perform(
-        self,
-        put: Callable[[str, Any], ObjectRef],
-        reached: Callable[[ShardId, Point], None],
+        self, put: Callable[[str, Any], ObjectRef], reached: Callable[[ShardId, Point], None]
     ) -> ObjectRef:
         """Store everything that makes up this checkpoint; the object of the state comes last."""
         for segment in self.segments:

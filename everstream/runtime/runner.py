@@ -452,12 +452,7 @@ class ShardRunner:
 
     def _commit(self, permit: Permit) -> None:
         self.engine.commit(
-            CommitJob(
-                self.shard.id,
-                self.shard.generation,
-                permit,
-                self.chain.committable(permit),
-            )
+            CommitJob(self.shard.id, self.shard.generation, permit, self.chain.committable(permit))
         )
 
     def _load(self, order: LoadState) -> None:

@@ -29,8 +29,7 @@ def replay(
         int, typer.Option(min=0, help="How often a standby takes over, at most.")
     ] = 0,
     storm: Annotated[
-        bool,
-        typer.Option(help="Inject every kind of fault at once, as in `everstream simulate`."),
+        bool, typer.Option(help="Inject every kind of fault at once, as in `everstream simulate`.")
     ] = False,
 ) -> None:
     """Simulate one run in virtual time and report whether its output was correct.

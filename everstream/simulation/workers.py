@@ -121,10 +121,7 @@ class SimulatedWorker:
             self._event(f"{frame.channel}: {what}, generation {frame.generation}")
         if frame.payload is not None:
             frame.payload = BatchPayload(encoded=frame.payload.encoded)
-        self._carry(
-            self.plan.worker_of[frame.channel.receiver],
-            lambda peer: peer.receive(frame),
-        )
+        self._carry(self.plan.worker_of[frame.channel.receiver], lambda peer: peer.receive(frame))
 
     def grant(self, channel: ChannelId, frames: int, most: int) -> None:
         shard = self.runners[channel.receiver].shard

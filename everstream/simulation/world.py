@@ -18,12 +18,7 @@ from everstream.core.ids import TaskNumber
 from everstream.core.orders import Outcome, Policy
 from everstream.core.plan import Plan, make_plan, rescaled
 from everstream.core.scheme import ALIGNED, Scheme
-from everstream.core.upgrade.compatibility import (
-    NO_OVERRIDES,
-    GoingOn,
-    UpgradeOverrides,
-    going_on,
-)
+from everstream.core.upgrade.compatibility import NO_OVERRIDES, GoingOn, UpgradeOverrides, going_on
 from everstream.errors import InternalError
 from everstream.pipeline.operator import StateKind
 from everstream.pipeline.state_backend import placed

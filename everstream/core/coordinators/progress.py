@@ -31,9 +31,7 @@ class RunProgress:
         self._reports[report.shard] = report
 
     def went_back(
-        self,
-        generation: Generation,
-        records: Iterable[tuple[ShardId, CheckpointRecord | None]],
+        self, generation: Generation, records: Iterable[tuple[ShardId, CheckpointRecord | None]]
     ) -> None:
         """These shards are back at their checkpoints (None: at the empty start)."""
         for shard, record in records:

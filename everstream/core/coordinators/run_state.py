@@ -263,10 +263,7 @@ class RunState:
         self.restarts.book.going_back(names, rollback_s, checkpoints_back)
 
     def went_back(
-        self,
-        records: Iterable[tuple[ShardId, CheckpointRecord | None]],
-        *,
-        everybody: bool = False,
+        self, records: Iterable[tuple[ShardId, CheckpointRecord | None]], *, everybody: bool = False
     ) -> None:
         """These shards are back at their checkpoints (None: at the empty start)."""
         if everybody:

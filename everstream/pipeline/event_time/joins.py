@@ -189,11 +189,7 @@ class IntervalJoin(_Join):
     """Pairs whose times differ by an amount within an interval: right minus left."""
 
     def __init__(
-        self,
-        keys: dict[str, list[str]],
-        times: dict[str, TimeOf],
-        lowest_us: int,
-        highest_us: int,
+        self, keys: dict[str, list[str]], times: dict[str, TimeOf], lowest_us: int, highest_us: int
     ) -> None:
         super().__init__(keys, times)
         self.lowest_us, self.highest_us = lowest_us, highest_us

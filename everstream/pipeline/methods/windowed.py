@@ -48,11 +48,7 @@ class WindowedStream:
     """
 
     def __init__(
-        self,
-        stream: StreamBase[Any],
-        window: Window,
-        time: TimeOf | None,
-        allowed_us: int,
+        self, stream: StreamBase[Any], window: Window, time: TimeOf | None, allowed_us: int
     ) -> None:
         self._stream = stream
         self._window = window
