@@ -179,13 +179,13 @@ class Unfit(Exception):
     """A value that cannot be kept unchanged."""
 
 
-def shown(value: Any) -> str:
+def shown(value: Any, most: int = _LONGEST_SHOWN) -> str:
     """A value as an error shows it: its repr, shortened."""
     try:
         text = repr(value).encode(errors="backslashreplace").decode()
     except Exception as error:  # the repr of a user's class may fail
         return f"a {type(value).__name__} whose repr raised {type(error).__name__}"
-    return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 @dataclass(frozen=True)

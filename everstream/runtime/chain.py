@@ -7,6 +7,7 @@ are held here until their permit arrives.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Protocol
@@ -147,6 +148,7 @@ class ChainStages:
             stage.records_in, stage.records_out = counts.get(name, (0, 0))
             self.stages[name] = stage
             extra = extras.get(name, {})
+            sink_shard = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
             ctx.skipped = extra.get("skipped", 0)
             self.now_s.not_before(extra.get("now_s", 0.0))
             ctx.watermark, ctx.announced = extra.get("watermark", (NO_WATERMARK, NO_WATERMARK))
@@ -162,53 +164,43 @@ class ChainStages:
                     stage.reader.seek(extra["offset"])
                 stage.rest = PendingBatch(extra.get("rest"))
             elif kind is Kind.SINK:
-                sink_shard = SinkShard(
-                    graph.name, name, self.shard.number, shards, generation, store
-                )
-                self._put_inherited_right(what, sink_shard, extra, permit)
-                stage.writer = what.open(sink_shard)
-                stage.writer.keep_moment(self.moment)
-                if "writer" in extra:
-                    stage.writer.restore(extra["writer"])
-                self._put_right(stage, extra, permit)
+                self._open_sink(stage, what, sink_shard, extra, permit)
             else:
                 bind_state(what, partial(self.state.keystore, name))
                 stage.operator = what
             ctx.settings = self.settings
             dead_letters = graph.nodes[name].dead_letters
             if dead_letters is not None:
-                sink_shard = SinkShard(
-                    graph.name, name, self.shard.number, shards, generation, store
-                )
-                saved = extras.get(name + DEAD_LETTERS, {})
-                self._put_inherited_right(dead_letters, sink_shard, saved, permit)
-                writer = dead_letters.open(sink_shard)
-                hidden = ChainStage(name + DEAD_LETTERS, ctx, number, writer=writer)
+                hidden = ChainStage(name + DEAD_LETTERS, ctx, number)
                 self.stages[hidden.name] = stage.dead_letters = hidden
-                self._put_right(hidden, saved, permit)
+                saved = extras.get(hidden.name, {})
+                self._open_sink(hidden, dead_letters, sink_shard, saved, permit)
         self._unfinished = bool(self.head.rest)
         self._link()
         for stage in self.stages.values():
             if stage.reader is not None:
                 self._tune(stage)
 
-    def _put_right(self, sink: ChainStage, saved: Mapping[str, Any], permit: Permit) -> None:
-        """Bring the sink's output to what the permit covers, unless that is already done."""
-        if self._recovers:
-            assert sink.writer is not None
-            sink.hold(sink.writer.recover(saved.get("transactions", ()), permit))
-
-    def _put_inherited_right(
-        self, sink: Sink, sink_shard: SinkShard, saved: Mapping[str, Any], permit: Permit
+    def _open_sink(
+        self,
+        stage: ChainStage,
+        sink: Sink,
+        shard: SinkShard,
+        saved: Mapping[str, Any],
+        permit: Permit,
     ) -> None:
-        """Shards that no longer exist have output, too: recover it on their behalf."""
+        """Open a writer, and bring the output to what the permit covers unless that is done."""
+        # Shards that no longer exist have output, too: recover it on their behalf.
         for inherited in saved.get("inherited", ()) if self._recovers else ():
-            earlier = replace(sink_shard, shard=inherited.shard, shards=inherited.shards)
-            writer = sink.open(earlier)
-            try:
+            earlier = replace(shard, shard=inherited.shard, shards=inherited.shards)
+            with closing(sink.open(earlier)) as writer:
                 writer.recover(inherited.transactions, permit)
-            finally:
-                writer.close()
+        stage.writer = sink.open(shard)
+        stage.writer.keep_moment(self.moment)
+        if "writer" in saved:
+            stage.writer.restore(saved["writer"])
+        if self._recovers:
+            stage.hold(stage.writer.recover(saved.get("transactions", ()), permit))
 
     def _link(self) -> None:
         for number, edge in enumerate(self.plan.graph.edges):

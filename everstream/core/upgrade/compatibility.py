@@ -21,13 +21,13 @@ from everstream.core.upgrade.migration_rules import (
     alike,
     carried,
     changed_in,
-    on_their_way,
 )
 from everstream.core.upgrade.redistribute import (
     as_it_was,
     check_can_move,
     is_quiesced,
     moved,
+    on_their_way,
     redistribute,
 )
 from everstream.errors import UserError
@@ -437,11 +437,7 @@ def _known(manifest: EpochManifest) -> set[str]:
 
 def _keeping(manifest: EpochManifest) -> set[str]:
     """The operators whose state is in the manifest."""
-    return {
-        name
-        for record in manifest.records.values()
-        for name in (record.operators if record.keeps is None else record.keeps)
-    }
+    return {name for record in manifest.records.values() for name in record.keeping}
 
 
 def _what(about: Description) -> str:

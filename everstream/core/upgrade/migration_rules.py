@@ -68,19 +68,6 @@ def alike(older: EpochManifest, newest: EpochManifest, plan: Plan) -> bool:
     return True
 
 
-def on_their_way(manifest: EpochManifest) -> bool:
-    """Whether records may be in flight between two operators in this checkpoint."""
-    records = manifest.records.values()
-    if any(record.holds_frames or record.carried for record in records):
-        return True
-    if manifest.log == "none":
-        return False
-    received = {channel: at for record in records for channel, at in record.received.items()}
-    return any(
-        at != received.get(channel, 0) for record in records for channel, at in record.sent.items()
-    )
-
-
 def _keyed(before: Description, now: Description) -> tuple[str, ...] | None:
     """Declared state: a later version is migrated, an additional field begins empty."""
     had: Mapping[str, Any] = before.get(KEYED, {})
