@@ -69,10 +69,11 @@ class Snapshots:
             self._state.mark_failed(self._open[0].capture)
             self._open = None
         extras = self._chain.prepare(record.number)
-        channels = self._channel_state()
+        # Half of it, because one that is being uploaded is in memory, too.
+        most_bytes = self._space.memory_bytes // 2
+        channels = ChannelState(spill=Spill(self._space, self._inputs), most_bytes=most_bytes)
         if queues != "none":
             channels.outputs = {n: o.queued() for n, o in self._outlets.items() if not o.idle}
-        if queues != "none":
             for frame in waiting:
                 if queues == "both" or frame.begun:
                     channels.add(frame)
@@ -94,11 +95,6 @@ class Snapshots:
             self._open = (upload, channels)
         else:
             self._closed.append(upload)
-
-    def _channel_state(self) -> ChannelState:
-        # Half of it, because one that is being uploaded is in memory, too.
-        most_bytes = self._space.memory_bytes // 2
-        return ChannelState(spill=Spill(self._space, self._inputs), most_bytes=most_bytes)
 
     @property
     def saving(self) -> bool:

@@ -160,12 +160,6 @@ class SimulatedDriver:
 
     # Plans.
 
-    def _look_at_plan(self) -> None:
-        """Check whether the run is to have another plan."""
-        facts = Facts(len(self._present), shard_counts(self.world.wanted))
-        now_s = self.world.scheduler.now_s
-        self._perform(self.plan_change.look(self.coordinator, facts, now_s))
-
     def _perform(self, decisions: list[Decision]) -> None:
         world = self.world
         for decision in decisions:
@@ -227,7 +221,8 @@ class SimulatedDriver:
     def _tick(self) -> None:
         world = self.world
         if self.alive and not self._is_over:
-            self._look_at_plan()
+            facts = Facts(len(self._present), shard_counts(world.wanted))
+            self._perform(self.plan_change.look(self.coordinator, facts, world.scheduler.now_s))
             self.obey(self.coordinator.on_tick(world.scheduler.now_s))
             world.scheduler.after(0.01, self._tick, waits=True)
 

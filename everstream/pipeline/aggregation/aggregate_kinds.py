@@ -8,6 +8,7 @@ parts. So most of the work happens where the records are, and only rows of parts
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any, Literal, TypeAlias
 
 import polars as pl
@@ -17,6 +18,7 @@ from everstream.pipeline.aggregation.exact_sums import (
     ABOUT,
     can_wrap,
     checked,
+    kind_of,
     means,
     running_kind,
     summed_kind,
@@ -124,10 +126,11 @@ class Sum(Simple):
 
     def parts(self, name: str, frame: pl.DataFrame) -> dict[str, pl.Expr]:
         column = _expr(self.column)
-        kind = _kind(column, frame)
+        kind = kind_of(column, frame)
         if not kind.is_numeric() and kind not in (pl.Boolean, pl.Null):
+            called = "avg" if isinstance(self, Average) else "sum"
             raise UserError(
-                f"es.{_called(self)}({self.column}) cannot add up values of type {kind} for "
+                f"es.{called}({self.column}) cannot add up values of type {kind} for "
                 f"'{name}'. Cast the column to a number first."
             )
         return self._added(name, column, summed_kind(column, frame))
@@ -278,8 +281,14 @@ class Custom(InPython):
         return pl.col(f"{name}.value").alias(name)
 
     def settle(self, grouped: pl.DataFrame, name: str, of_records: bool) -> pl.DataFrame:
-        fold = self._folded if of_records else self._merged
-        values = [fold(group) for group in grouped.get_column(f"{name}.value").to_list()]
+        groups = grouped.get_column(f"{name}.value").to_list()
+        if of_records:
+            values = [dumps(reduce(self.add, group, self.init())) for group in groups]
+        else:
+            values = [
+                dumps(reduce(self.merge, map(pickle.loads, parts))) if len(parts) > 1 else parts[0]
+                for parts in groups
+            ]
         return grouped.with_columns(pl.Series(f"{name}.value", values, dtype=pl.Binary))
 
     def finish(self, merged: pl.DataFrame, name: str) -> pl.DataFrame:
@@ -289,18 +298,6 @@ class Custom(InPython):
 
     def merge_values(self, one: Any, other: Any) -> Any:
         return dumps(self.merge(pickle.loads(one), pickle.loads(other)))
-
-    def _folded(self, records: list[dict[str, Any]]) -> bytes:
-        value = self.init()
-        for record in records:
-            value = self.add(value, record)
-        return dumps(value)
-
-    def _merged(self, parts: list[bytes]) -> bytes:
-        value = pickle.loads(parts[0])
-        for part in parts[1:]:
-            value = self.merge(value, pickle.loads(part))
-        return dumps(value) if len(parts) > 1 else parts[0]
 
 
 _PARTS: Mapping[str, Sequence[str]] = {
@@ -327,14 +324,6 @@ def _expr(column: Column) -> pl.Expr:
 
 def _counted(column: pl.Expr) -> pl.Expr:
     return column.is_not_null().cast(pl.Int64).cum_sum()
-
-
-def _called(aggregate: Aggregate) -> str:
-    return "avg" if isinstance(aggregate, Average) else "sum"
-
-
-def _kind(column: pl.Expr, frame: pl.DataFrame) -> pl.DataType:
-    return frame.head(0).select(column.alias("kind")).dtypes[0]
 
 
 def _nulls_first(value: Any) -> tuple[bool, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -63,7 +64,7 @@ class _Join(Operator, ABC):
         self, parts: Mapping[int, Mapping[str, Entries]], place: Place
     ) -> dict[str, dict[Any, Any]]:
         kept = kept_in(parts)
-        mine: dict[Any, Any] = merged(kept, _ZONE, _first)
+        mine: dict[Any, Any] = merged(kept, _ZONE, itemgetter(0))
         for side in (LEFT, RIGHT):
             mine |= redistribute_chunks(kept.values(), side, partial(place.owns_rows, side=side))
         return {CONTEXT_STATE: mine}
@@ -259,10 +260,6 @@ def _fit_floats(numbers: pl.Series) -> bool:
         return numbers.dtype.is_float()
     inside = numbers.is_between(-_EXACT, _EXACT)
     return bool(inside.all())
-
-
-def _first(values: list[Any]) -> Any:
-    return values[0]
 
 
 def join_sides(
