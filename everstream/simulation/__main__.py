@@ -9,9 +9,10 @@ from everstream.core.registry import PROTOCOLS
 from everstream.errors import GraphError, UserError
 from everstream.pipeline.checkpointing import KeptLog
 from everstream.simulation.faults import NO_FAULTS, STORM, Faults
+from everstream.simulation.happenings import History
 from everstream.simulation.shapes import shape_for
 from everstream.simulation.storm import has_cycle, policy_for, scheme_for
-from everstream.simulation.world import History, World
+from everstream.simulation.world import World
 
 app = typer.Typer(add_completion=False)
 

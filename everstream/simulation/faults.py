@@ -102,12 +102,6 @@ class Faults:
 
 NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
-RESCALES = Faults(rescales=6, worker_kills=2, ambushes=1)
-"""In addition to other faults, the numbers of shards change."""
-
-LOST_SLOTS = Faults(lost_slots=3, rescales=2, worker_kills=2, ambushes=1)
-"""Machines are lost for good in addition to other faults: shards are packed, and spread again."""
-
 STORM = Faults(
     rotten_objects=3,
     both_copies=0.1,

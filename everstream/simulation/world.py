@@ -35,8 +35,6 @@ from everstream.simulation.workers import SimulatedWorker
 from everstream.state.manifests import FOLDER, entry_of
 from everstream.state.store import CheckpointStore, Lease
 
-__all__ = ["History", "World"]
-
 CHECKPOINT_TIMEOUT_S = 2.0
 """Many times what an epoch takes here, and less than what a slow upload does."""
 SECONDS_SINCE_1970 = 1e9

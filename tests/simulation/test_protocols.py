@@ -18,10 +18,11 @@ from everstream.errors import GraphError
 from everstream.pipeline.stream import Pipeline
 from everstream.simulation.__main__ import app
 from everstream.simulation.faults import NO_FAULTS, Faults
+from everstream.simulation.happenings import History
 from everstream.simulation.outside import OutsideSink
 from everstream.simulation.shapes import EVENT_TIME_SHAPES, Shape, shape_for
 from everstream.simulation.storm import scheme_for
-from everstream.simulation.world import History, World
+from everstream.simulation.world import World
 
 EXACT = ["unaligned", "uncoordinated", "hmnr", "bcs"]
 LOGGED = ["uncoordinated", "hmnr", "bcs"]

@@ -15,7 +15,7 @@ from everstream.core.registry import PROTOCOLS
 from everstream.events import PlanChanged, RequestRefused
 from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.stream import Pipeline
-from everstream.simulation.faults import NO_FAULTS, RESCALES, Faults
+from everstream.simulation.faults import NO_FAULTS, Faults
 from everstream.simulation.outside import OutsideSink
 from everstream.simulation.shapes import EVENT_TIME_SHAPES, Shape, columns, shape_for
 from everstream.simulation.storm import policy_for, scheme_for
@@ -28,6 +28,9 @@ OTHERS = {
     "event time": lambda chance: chance.choice(EVENT_TIME_SHAPES)(chance),
     "columns": columns,
 }
+
+RESCALES = Faults(rescales=6, worker_kills=2, ambushes=1)
+"""In addition to other faults, the numbers of shards change."""
 
 
 def rescaled(seed: int, shape: Shape, protocol: str, faults: Faults = RESCALES) -> int:

@@ -22,10 +22,11 @@ from everstream.runtime.outlets import DirectOutlet
 from everstream.runtime.spilled import Spill, Spilled
 from everstream.runtime.waiting import SpillingQueue
 from everstream.simulation.faults import NO_FAULTS, STORM, Faults
+from everstream.simulation.happenings import History
 from everstream.simulation.outside import OutsideSink
 from everstream.simulation.shapes import Shape, shape_for
 from everstream.simulation.storm import scheme_for
-from everstream.simulation.world import History, World
+from everstream.simulation.world import World
 
 CYCLIC = ["unaligned", "uncoordinated", "hmnr", "bcs"]
 QUICK = 20

@@ -254,7 +254,7 @@ class Coordinator(RunState):
                 self._final_deadline.refused()
                 strategy.on_checkpoint_failed(report, now_s)
             case Committed(shard=shard, number=number):
-                self.committing.committed(shard, number, strategy.last_number(shard))
+                self.committed(shard, number, strategy.last_number(shard))
                 self.end_when_committed(now_s)
             case Halted() | Rewired() | Restored() | RestoreFailed():
                 strategy.on_return(report, now_s)
@@ -524,7 +524,7 @@ class Coordinator(RunState):
     def _say_what_is_slow(self, now_s: float) -> None:
         wait = self._strategy.waits_for()
         if wait is None and self.phase is Phase.FINISHING:
-            wait = Wait("committing the last results", sorted(self.committing.waiting))
+            wait = Wait("committing the last results", sorted(self.committing))
         waited_s = self._stall_warning.due(wait.what if wait else None, now_s)
         if wait is not None and waited_s is not None:
             missing = tuple(sorted(str(shard) for shard in wait.missing))

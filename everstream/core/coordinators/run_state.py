@@ -4,7 +4,7 @@ The coordinator, which is a `RunState`, and its checkpoint strategy read the fac
 setters, and make the moves.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -56,30 +56,6 @@ class Outbox:
         return orders
 
 
-class Committing:
-    """The shards whose last commit is outstanding; none before `begin`."""
-
-    def __init__(self) -> None:
-        self._waiting: set[ShardId] = set()
-
-    @property
-    def waiting(self) -> Collection[ShardId]:
-        return self._waiting
-
-    @property
-    def done(self) -> bool:
-        return not self._waiting
-
-    def begin(self, shards: Collection[ShardId]) -> None:
-        """The last epoch is stable: these shards have output to commit."""
-        self._waiting = set(shards)
-
-    def committed(self, shard: ShardId, number: int, last: CheckpointNumber) -> None:
-        """A shard has committed everything up to a number; its last checkpoint counts."""
-        if number >= last:
-            self._waiting.discard(shard)
-
-
 class RunState:
     """The facts of a run, the moves that change them, and the parts that its coordinator works with."""
 
@@ -110,7 +86,8 @@ class RunState:
         self.restarts = Restarts(policy, self.progress)
         self.termination = CycleTermination(plan.cycles)
         self.quiesce = Quiesce(plan.shards)
-        self.committing = Committing()
+        self.committing: set[ShardId] = set()
+        """The shards whose last commit is outstanding; none before `finish`."""
         self.checkpoint_stats = CheckpointStats()
         self.failures = FailedCheckpoints(policy.tolerable_failures)
 
@@ -285,11 +262,16 @@ class RunState:
     def finish(self, waiting_for: Sequence[ShardId], now_s: float) -> None:
         """The last epoch is stable: the run is over once these have committed it."""
         self._enter(Phase.FINISHING)
-        self.committing.begin(waiting_for)
+        self.committing = set(waiting_for)
         self.end_when_committed(now_s)
 
+    def committed(self, shard: ShardId, number: int, last: CheckpointNumber) -> None:
+        """A shard has committed everything up to a number; its last checkpoint counts."""
+        if number >= last:
+            self.committing.discard(shard)
+
     def end_when_committed(self, now_s: float) -> None:
-        if self.phase is not Phase.FINISHING or not self.committing.done:
+        if self.phase is not Phase.FINISHING or self.committing:
             return
         if self.quiesce.wanted and not self.final:
             if self._writing is not None:  # the last manifest is what others resume from
