@@ -50,7 +50,7 @@ def will_recur(error: BaseException) -> bool:
     return isinstance(error, OF_THE_PROGRAM)
 
 
-_SHOWN = 300
+_SHOWN = 303
 _PACKAGE = __file__.rsplit("/", 2)[0]
 _OURS = (f"{_PACKAGE}/core/", f"{_PACKAGE}/runtime/")
 """Files whose traceback lines tell a user nothing, whatever the user's folders are called."""
