@@ -61,7 +61,6 @@ class Histogram:
         return type(self)(list(self.counts))
 
     def merge(self, other: "Histogram") -> None:
-        """Add the counts of another histogram."""
         self.counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
 
     def since(self, before: "Histogram") -> Self:
@@ -70,7 +69,6 @@ class Histogram:
 
 
 def merged(histograms: Iterable[Histogram]) -> Histogram:
-    """All of them in one."""
     everything = Histogram()
     for histogram in histograms:
         everything.merge(histogram)

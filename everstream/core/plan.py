@@ -73,7 +73,6 @@ class Plan:
 
     @cached_property
     def described(self) -> dict[str, Description]:
-        """Operator -> what its saved state belongs to."""
         return described(self.graph)
 
     @cached_property

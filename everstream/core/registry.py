@@ -84,14 +84,12 @@ PROTOCOLS: dict[str, Protocol] = {
 
 
 def named(word: str) -> Protocol:
-    """The protocol of this name."""
     if word not in PROTOCOLS:
         raise UserError(f"{word!r} is no checkpoint protocol: say one of {', '.join(PROTOCOLS)}.")
     return PROTOCOLS[word]
 
 
 def name_of(checkpoint: Checkpointing | None) -> str:
-    """The name of what a user chose in Python."""
     match checkpoint:
         case None:
             return "none"

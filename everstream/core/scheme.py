@@ -74,7 +74,6 @@ class Scheme:
 
 
 def scheme_of(checkpoint: Checkpointing | None) -> Scheme:
-    """The scheme for a user's choice."""
     protocol = PROTOCOLS[name_of(checkpoint)]
     if isinstance(checkpoint, Uncoordinated):
         return Scheme(

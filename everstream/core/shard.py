@@ -153,7 +153,6 @@ class Shard:
 
     @property
     def open_loops(self) -> list[ChannelId]:
-        """Feedback inputs that have not ended."""
         return sorted(self._feedback - self._channels.ended)
 
     @property

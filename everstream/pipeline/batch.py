@@ -79,21 +79,18 @@ def _kept(column: Column, records: Sequence[Any], wanted_by: str) -> pl.Series:
 
 
 def where(batch: Batch, mask: pl.Series) -> Batch:
-    """The records for which the mask is True."""
     if isinstance(batch, pl.DataFrame):
         return batch.filter(mask)
     return [record for record, keep in zip(batch, mask.to_list(), strict=True) if keep]
 
 
 def taken(batch: Batch, rows: Sequence[int]) -> list[Any]:
-    """The records at these positions."""
     if isinstance(batch, pl.DataFrame):
         return batch[rows].rows(named=True)
     return [batch[row] for row in rows]
 
 
 def without(batch: Batch, rows: Container[int]) -> Batch:
-    """All records except those at these positions."""
     left = [row for row in range(len(batch)) if row not in rows]
     return batch[left] if isinstance(batch, pl.DataFrame) else [batch[row] for row in left]
 

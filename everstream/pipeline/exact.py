@@ -171,7 +171,6 @@ def _becomes_float(before: Kind, after: Kind) -> bool:
 
 
 def nulls(name: str, rows: int, kind: Kind) -> pl.Series:
-    """A column of nulls."""
     return pl.repeat(None, rows, dtype=kind, eager=True).alias(name)
 
 

@@ -231,7 +231,6 @@ class ChainStages:
         self._pass_watermarks()
 
     def tune(self, tuning: Tuning) -> None:
-        """Settings have been changed."""
         self.tuning = tuning
         self.settings = merged(tunable_in(self.plan.graph), tuning.settings)
         for stage in self.stages.values():
@@ -251,7 +250,6 @@ class ChainStages:
             stage.operator.on_tune(changed, stage.ctx)
 
     def take_tuning(self) -> list[dict[str, str]]:
-        """What operators want to be tuned."""
         return [wish for stage in self.stages.values() for wish in stage.ctx.take_tuning()]
 
     def process(self, batch: Batch, side: str = "", *, last: bool = True) -> None:
@@ -277,7 +275,6 @@ class ChainStages:
         return timer_at_s
 
     def call_timers(self, now_s: float) -> None:
-        """Call the operators whose timers are due."""
         for stage in self.stages.values():
             if stage.operator is not None and stage.ctx.wanted_at_s <= now_s:
                 self._enter(stage)
@@ -286,7 +283,6 @@ class ChainStages:
                 self._forward_emitted(stage)
 
     def read(self) -> Batch | EndOfStream | None:
-        """The next batch of the source."""
         head = self.head
         assert head.reader is not None
         self._enter(head)

@@ -51,8 +51,6 @@ class TimeUse:
 
 
 class NoUse(TimeUse):
-    """Counts nothing."""
-
     def rests(self, now_s: float, *, blocked: bool) -> None:
         pass
 

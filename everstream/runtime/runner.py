@@ -257,7 +257,6 @@ class ShardRunner:
             self._save_the_end()
 
     def on_uploaded(self, upload: Upload, ref: ObjectRef, upload_s: float) -> None:
-        """An upload has become durable."""
         if upload.generation != self.shard.generation:
             return
         self.engine.reached(self.shard.id, Point.AFTER_SNAPSHOT)

@@ -204,7 +204,6 @@ class SentFrames:
 
     @property
     def size_bytes(self) -> int | None:
-        """The size of everything the log keeps."""
         return 0 if self.log is None else self.log.size_bytes
 
     @property

@@ -98,11 +98,9 @@ class Snapshots:
 
     @property
     def saving(self) -> bool:
-        """Whether a capture has slices left."""
         return self._state.saving
 
     def save_slice(self) -> None:
-        """Save some more of what was captured."""
         self._state.save_slice(self._engine.clock_s)
 
     def ready(self) -> Iterator[Upload]:

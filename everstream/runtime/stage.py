@@ -29,7 +29,6 @@ class PendingBatch:
         return self.start < len(self._batch)
 
     def fill(self, batch: Batch) -> None:
-        """The next batch was read."""
         self._batch, self.start = batch, 0
 
     def take(self, most: int) -> Batch:

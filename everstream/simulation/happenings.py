@@ -19,8 +19,6 @@ from everstream.simulation.faults import Moment
 
 @dataclass
 class History:
-    """The result of a simulated run."""
-
     seed: int
     shape: str
     outcome: Outcome | None = None
@@ -117,7 +115,6 @@ class Happenings:
         self.history.notes.append(f"{self.scheduler.now_s:8.4f} {text}")
 
     def tell(self, event: RunEvent) -> None:
-        """A driver reports something."""
         self.history.events.append(event)
         text = sentence(event)
         if text is not None:

@@ -58,7 +58,6 @@ def verdict_on(history: History) -> Verdict:
 
 
 def histories(protocol: str, seeds: range, faults: Faults = STORM) -> Iterator[History]:
-    """One run for each seed."""
     for seed in seeds:
         yield world_in_storm(protocol, seed, faults).run()
 

@@ -101,7 +101,6 @@ class SimulatedWorker:
             self._tick()
 
     def take_place(self, worker: WorkerId) -> None:
-        """From now on it is this worker."""
         plan, self.id = self.plan, worker
         for shard in plan.workers[worker]:
             pace = self.world.pace()

@@ -375,7 +375,6 @@ class World(Happenings):
         self.outside.odd.append(f"sinks fail at {self.scheduler.now_s:.6f}")
 
     def rot_output(self) -> None:
-        """Output that waits for its commit is damaged."""
         waiting = sorted(self.outside.waiting)
         if waiting:
             chosen = self.scheduler.random.choice(waiting)

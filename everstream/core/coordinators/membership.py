@@ -33,7 +33,6 @@ class Membership:
 
     @property
     def complete(self) -> bool:
-        """All workers are present."""
         return len(self._addresses) == len(self._plan.workers)
 
     @property
@@ -42,7 +41,6 @@ class Membership:
 
     @property
     def spares(self) -> tuple[TaskNumber, ...]:
-        """The processes that are spares."""
         return tuple(self._spares)
 
     def join(self, process: TaskNumber, address: Any) -> WorkerId | None:

@@ -82,7 +82,6 @@ class RunProgress:
         return (caught_up | self._ended()).issuperset(self._plan.source_shards())
 
     def all_ended(self) -> bool:
-        """Every shard has processed all its input."""
         return self._ended().issuperset(self._plan.shards)
 
     def _ended(self) -> set[ShardId]:

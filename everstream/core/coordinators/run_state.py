@@ -175,11 +175,9 @@ class RunState:
         self._every_s = every_s
 
     def begin_stop(self, reason: str) -> None:
-        """Stop with a checkpoint."""
         self._stop = reason
 
     def withdraw_stop(self) -> None:
-        """The run is no longer to stop."""
         self._stop = None
 
     def store_answered(self) -> EpochManifest:
@@ -201,7 +199,6 @@ class RunState:
             self.end(Outcome.FAILED, failed)
 
     def good(self, number: int, owner: object = None) -> None:
-        """A checkpoint is good."""
         failed = self.failures.succeeded(owner)
         if failed:
             self.outbox.tell(CheckpointsSucceed(int(number), failed))
@@ -285,7 +282,6 @@ class RunState:
         self.end(Outcome.FINISHED if self.final else stopped)
 
     def end(self, outcome: Outcome, error: EverstreamError | None = None) -> None:
-        """The run is over."""
         self._enter(Phase.DONE)
         self.tell_all(Shutdown())
         for process in self.workers.spares:

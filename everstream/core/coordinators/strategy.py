@@ -44,8 +44,6 @@ class Wait:
 
 
 class CheckpointStrategy(Protocol):
-    """One way to checkpoint, for the whole run."""
-
     names_what_goes: ClassVar[bool]
     """Objects are deleted when an order names them, rather than when no manifest names them."""
 

@@ -281,7 +281,6 @@ def _redistributing(manifest: EpochManifest, plan: Plan, settles: bool) -> Itera
 
 
 def refusal(problems: Sequence[Incompatibility]) -> str:
-    """All differences as one text."""
     first = "the pipeline has changed, and state in its checkpoint would be lost or mixed up:"
     return "\n".join([first, *(f"  {difference}" for difference in problems)])
 

@@ -288,7 +288,6 @@ class _Running(Operator):
         return {CONTEXT_STATE: dict(store.pairs())}
 
     def owned(self, keys: pl.DataFrame, place: Place) -> list[bool]:
-        """The rows that belong to this place."""
         return place.owns_rows(keys)
 
     def _take_over(

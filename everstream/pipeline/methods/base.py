@@ -51,7 +51,6 @@ class StreamBase(Generic[T]):
     def _leaving(
         self, origins: list[tuple[str, str]], routing: Routing | None = None
     ) -> Stream[Any]:
-        """Another stream of this pipeline."""
         from everstream.pipeline.stream import Stream
 
         return Stream(self.pipeline, origins, routing)
