@@ -167,9 +167,8 @@ def fall_back(
         return RunFailed(f"{shard or 'the run'} cannot start: {reason}")
     where = reason if shard is None else f"{shard}: {reason}"
     what = f"{word} {broken}"
-    # Never to the start: output was committed since, and sources may have dropped records.
-    older = manifests[1] if len(manifests) > 1 else None
-    if older is None or older.epoch == NO_EPOCH:
+    older = _older_than_newest(manifests)
+    if older is None:
         return RunFailed(
             f"{what} cannot be restored ({where}), and no older checkpoint is left. Nothing was "
             "changed: starting over would take back committed output, and miss records that a "
@@ -179,6 +178,12 @@ def fall_back(
         )
     damaged = StoreDamaged(what, where, int(older.epoch))
     return FallBack(manifests[0].gone_back_to(older), damaged)
+
+
+def _older_than_newest(manifests: Sequence[EpochManifest]) -> EpochManifest | None:
+    """Never the start: output was committed since, and sources may have dropped records."""
+    older = manifests[1] if len(manifests) > 1 else None
+    return None if older is None or older.epoch == NO_EPOCH else older
 
 
 def manifests_in(store: CheckpointStore) -> list[EpochManifest]:
