@@ -16,12 +16,7 @@ from everstream.core.checkpointing.manifest import EpochManifest, check_fits
 from everstream.core.checkpointing.record import DEAD_LETTERS, CheckpointRecord, LogKind
 from everstream.core.ids import ShardId
 from everstream.core.plan import Plan, shard_counts
-from everstream.core.upgrade.migration_rules import (
-    Carried,
-    alike,
-    carried,
-    changed_in,
-)
+from everstream.core.upgrade.migration_rules import Carried, alike, carried, changed_in
 from everstream.core.upgrade.redistribute import (
     as_it_was,
     check_can_move,
