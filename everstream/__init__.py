@@ -53,7 +53,7 @@ from everstream.pipeline.autoscale import AutoScale
 from everstream.pipeline.checkpointing import CommunicationInduced, Coordinated, Uncoordinated
 from everstream.pipeline.event_time.windows import Session, Sliding, Tumbling
 from everstream.pipeline.methods.keyed import KeyedStream
-from everstream.pipeline.methods.windowed import WindowedStream
+from everstream.pipeline.methods.time import WindowedStream
 from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.options import Recovery, Resources, RunOptions, Upgrade
 from everstream.pipeline.sink import Sink

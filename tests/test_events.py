@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from everstream import events
 from everstream.core.fault_points import Point
-from everstream.core.measuring.measures import WorkerMeasures
-from everstream.core.measuring.meter import Meter
+from everstream.core.measuring import Meter, WorkerMeasures
 from everstream.core.orders import Phase
 from everstream.engine.faults.kills import Kill
 from everstream.engine.reporting import building

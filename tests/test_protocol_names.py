@@ -19,7 +19,7 @@ from everstream.pipeline.checkpointing import Mode, Rule
 from everstream.planning import advise
 from everstream.planning.protocol_costs import built_in
 from everstream.simulation.__main__ import app as simulator
-from everstream.simulation.schemes import scheme_for
+from everstream.simulation.storm import scheme_for
 from everstream_lab.bench.protocols.grid import Cell, cells
 from everstream_lab.bench.protocols.measure import Measured
 

@@ -4,8 +4,7 @@ import random
 from pathlib import Path
 
 from everstream.core.autoscaling import changeable
-from everstream.core.checkpointing.manifest import shard_counts
-from everstream.core.plan import Plan
+from everstream.core.plan import Plan, shard_counts
 from everstream.errors import UserError
 from everstream.state.control import Shards, record_settings
 from everstream.state.signing import StoreKey, blobs_at

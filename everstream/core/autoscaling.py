@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from everstream.core.ids import ShardId
-from everstream.core.measuring.meter import Meter
+from everstream.core.measuring import Meter
 from everstream.core.plan import Plan
 from everstream.pipeline.autoscale import AutoScale
 from everstream.pipeline.graph import Broadcast, ByKey, Kind

@@ -31,8 +31,6 @@ class Strain(Enum):
 
 @dataclass
 class MemoryGuard:
-    """Watches the memory of one worker."""
-
     limit_bytes: int
     strain: Strain = Strain.NONE
     _since_s: float = 0.0

@@ -16,7 +16,7 @@ from everstream.core.ids import (
     ShardId,
     WorkerId,
 )
-from everstream.core.measuring.meter import Meter
+from everstream.core.measuring import Meter
 from everstream.errors import EverstreamError
 
 # Commands: from the coordinator.

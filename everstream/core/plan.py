@@ -4,15 +4,16 @@ Operators joined by a plain edge between equal shard counts are fused into a cha
 runs them all, no channel between. A chain is named by its first operator.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from everstream.core.checkpointing.recovery_line import ChannelEnds, cycles
 from everstream.core.ids import ChannelId, ShardId, WorkerId
 from everstream.errors import UserError
+from everstream.events import EdgeLayout, OperatorLayout, PlanChanged
 from everstream.pipeline.describing import Description, described, irrevocable
-from everstream.pipeline.graph import Broadcast, Edge, Graph, Kind, OnDemand
+from everstream.pipeline.graph import Broadcast, ByKey, Edge, Graph, Kind, OnDemand
 from everstream.pipeline.keys import KEY_GROUPS
 from everstream.pipeline.operator import Operator
 from everstream.pipeline.stream import Pipeline, planned_shards
@@ -72,7 +73,6 @@ class Plan:
 
     @cached_property
     def described(self) -> dict[str, Description]:
-        """Operator -> what its saved state belongs to."""
         return described(self.graph)
 
     @cached_property
@@ -125,30 +125,21 @@ class Plan:
 
     def order_matters(self) -> set[str]:
         """The operators whose output ends in an ordered sink: one frame in, one frame out."""
-        return self._leading_to(node.name for node in self.graph.nodes.values() if node.ordered)
+        return self.graph.leads_to(*(n.name for n in self.graph.nodes.values() if n.ordered))
 
     def in_order(self, shard: ShardId) -> bool:
         return bool(self.order_matters().intersection(self.chains[shard.operator].operators))
 
     def may_cut(self, shard: ShardId) -> bool:
         """Whether its batches may be cut: no operator here or downstream needs them whole."""
-        whole = self._leading_to(
-            node.name
-            for node in self.graph.nodes.values()
-            if isinstance(node.what, Operator) and node.what.whole_batches
+        whole = self.graph.leads_to(
+            *(
+                node.name
+                for node in self.graph.nodes.values()
+                if isinstance(node.what, Operator) and node.what.whole_batches
+            )
         )
         return whole.isdisjoint(self.chains[shard.operator].operators)
-
-    def _leading_to(self, operators: Iterable[str]) -> set[str]:
-        """These operators, and all operators upstream of them."""
-        upstream = set(operators)
-        waiting = list(upstream)
-        while waiting:
-            for edge in self.graph.inputs(waiting.pop()):
-                if edge.sender not in upstream:
-                    upstream.add(edge.sender)
-                    waiting.append(edge.sender)
-        return upstream
 
 
 def spread(plan: Plan, workers: int, at_least: int = 0) -> Plan:
@@ -243,3 +234,55 @@ def place(chains: Sequence[Chain], workers: int) -> list[list[ShardId]]:
             target = min(range(len(placed)), key=lambda h: (crowd[h], len(placed[h]), h))
             placed[target].append(ShardId(chain.name, index))
     return [worker for worker in placed if worker]
+
+
+def shard_counts(plan: Plan) -> dict[str, int]:
+    return {name: plan.chains[chain].shards for name, chain in plan.chain_of.items()}
+
+
+def plan_changed(before: Plan, after: Plan, *, explained: bool = False) -> PlanChanged:
+    return PlanChanged(
+        before=shard_counts(before),
+        after=shard_counts(after),
+        workers_before=len(before.workers),
+        operators=operators_of(after),
+        edges=edges_of(after),
+        shards=shards_of(after),
+        workers=len(after.workers),
+        explained=explained,
+    )
+
+
+def operators_of(plan: Plan) -> tuple[OperatorLayout, ...]:
+    return tuple(
+        OperatorLayout(
+            node.name,
+            node.kind.value,
+            plan.chain_of[node.name],
+            plan.chains[plan.chain_of[node.name]].shards,
+        )
+        for node in plan.graph.nodes.values()
+    )
+
+
+def edges_of(plan: Plan) -> tuple[EdgeLayout, ...]:
+    return tuple(
+        EdgeLayout(edge.sender, edge.receiver, _routing(plan, edge), edge.feedback)
+        for edge in plan.graph.edges
+    )
+
+
+def shards_of(plan: Plan) -> dict[str, int]:
+    return {str(shard): int(plan.worker_of[shard]) for shard in plan.shards}
+
+
+def _routing(plan: Plan, edge: Edge) -> str:
+    if plan.fused(edge):
+        return "fused"
+    match edge.routing:
+        case ByKey():
+            return "by key"
+        case Broadcast():
+            return "broadcast"
+        case _:
+            return "on demand"

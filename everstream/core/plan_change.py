@@ -29,10 +29,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from everstream.core.checkpointing.manifest import EpochManifest, shard_counts
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.orders import Phase, Policy, Publish
-from everstream.core.plan import Plan, rescaled, spread
+from everstream.core.plan import Plan, rescaled, shard_counts, spread
 from everstream.core.scheme import Scheme
 from everstream.core.upgrade.compatibility import fallbacks
 from everstream.core.upgrade.redistribute import redistribute
@@ -245,7 +245,7 @@ class PlanChange:
     def _must_pack(self, coordinator: Coordinator, facts: Facts, now_s: float) -> bool:
         """Workers have been missing for too long, and no process is there to replace them."""
         workers = len(coordinator.plan.workers)
-        if coordinator.worker_count == workers or not facts.present:
+        if len(coordinator.workers) == workers or not facts.present:
             self._missing_since_s = None  # none is missing, or there is no worker to pack onto
             return False
         if self._missing_since_s is None:
@@ -255,7 +255,7 @@ class PlanChange:
 
     def _pack(self, coordinator: Coordinator, present: int) -> list[Decision]:
         plan = coordinator.plan
-        missing, workers = len(plan.workers) - coordinator.worker_count, len(plan.workers)
+        missing, workers = len(plan.workers) - len(coordinator.workers), len(plan.workers)
         self._missing_since_s = None
         starting = self._state is PlanState.STARTING
         self._enter(PlanState.STARTING if starting else PlanState.STEADY)

@@ -63,11 +63,7 @@ PROTOCOLS: dict[str, Protocol] = {
     protocol.name: protocol
     for protocol in (
         Protocol("aligned", Aligned, "all together, inputs wait for markers", cycles=False),
-        Protocol(
-            "unaligned",
-            Unaligned,
-            "all together, markers overtake the records",
-        ),
+        Protocol("unaligned", Unaligned, "all together, markers overtake the records"),
         Protocol(
             "at-least-once",
             AtLeastOnce,
@@ -81,25 +77,19 @@ PROTOCOLS: dict[str, Protocol] = {
             "each shard on its own timer, only affected shards roll back",
         ),
         Protocol("hmnr", HMNR, "as uncoordinated, safe on cycles"),
-        Protocol(
-            "bcs",
-            BCS,
-            "as hmnr, with less sent along and more checkpoints forced",
-        ),
+        Protocol("bcs", BCS, "as hmnr, with less sent along and more checkpoints forced"),
         Protocol("none", NoCheckpoints, "no checkpoints, a failure starts the run over"),
     )
 }
 
 
 def named(word: str) -> Protocol:
-    """The protocol of this name."""
     if word not in PROTOCOLS:
         raise UserError(f"{word!r} is no checkpoint protocol: say one of {', '.join(PROTOCOLS)}.")
     return PROTOCOLS[word]
 
 
 def name_of(checkpoint: Checkpointing | None) -> str:
-    """The name of what a user chose in Python."""
     match checkpoint:
         case None:
             return "none"

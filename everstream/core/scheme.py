@@ -74,7 +74,6 @@ class Scheme:
 
 
 def scheme_of(checkpoint: Checkpointing | None) -> Scheme:
-    """The scheme for a user's choice."""
     protocol = PROTOCOLS[name_of(checkpoint)]
     if isinstance(checkpoint, Uncoordinated):
         return Scheme(
@@ -85,10 +84,7 @@ def scheme_of(checkpoint: Checkpointing | None) -> Scheme:
             exactly_once=protocol.exactly_once and checkpoint.log == "durable",
         )
     return Scheme(
-        protocol.name,
-        protocol.shard,
-        cycles=protocol.cycles,
-        exactly_once=protocol.exactly_once,
+        protocol.name, protocol.shard, cycles=protocol.cycles, exactly_once=protocol.exactly_once
     )
 
 

@@ -17,11 +17,10 @@ from dataclasses import replace
 from itertools import chain
 from typing import assert_never
 
-from everstream.core.checkpointing.channel_positions import ChannelPositions
+from everstream.core.checkpointing.channel_positions import ChannelPositions, InputTimes
 from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.frames import Frame, FrameKind, Payload, even_part
 from everstream.core.ids import NO_CHECKPOINT, ChannelId, CheckpointNumber, Generation, ShardId
-from everstream.core.input_times import InputTimes
 from everstream.core.instructions import (
     Advance,
     Announce,
@@ -154,7 +153,6 @@ class Shard:
 
     @property
     def open_loops(self) -> list[ChannelId]:
-        """Feedback inputs that have not ended."""
         return sorted(self._feedback - self._channels.ended)
 
     @property

@@ -14,30 +14,14 @@ class ShardStatus(Enum):
     CLOSED = "closed"
 
 
+_FROM_ANYWHERE = {ShardStatus.RESTORING, ShardStatus.FAILED, ShardStatus.CLOSED}
 MOVES: dict[ShardStatus, set[ShardStatus]] = {
     ShardStatus.NEW: {ShardStatus.RESTORING, ShardStatus.CLOSED},
-    ShardStatus.RESTORING: {
-        ShardStatus.RESTORING,
-        ShardStatus.READY,
-        ShardStatus.FAILED,
-        ShardStatus.CLOSED,
-    },
-    ShardStatus.READY: {
-        ShardStatus.RUNNING,
-        ShardStatus.ENDED,
-        ShardStatus.RESTORING,
-        ShardStatus.FAILED,
-        ShardStatus.CLOSED,
-    },
-    ShardStatus.RUNNING: {
-        ShardStatus.ENDED,
-        ShardStatus.STOPPED,
-        ShardStatus.RESTORING,
-        ShardStatus.FAILED,
-        ShardStatus.CLOSED,
-    },
-    ShardStatus.STOPPED: {ShardStatus.RESTORING, ShardStatus.FAILED, ShardStatus.CLOSED},
-    ShardStatus.ENDED: {ShardStatus.RESTORING, ShardStatus.FAILED, ShardStatus.CLOSED},
-    ShardStatus.FAILED: {ShardStatus.RESTORING, ShardStatus.FAILED, ShardStatus.CLOSED},
+    ShardStatus.RESTORING: {ShardStatus.READY} | _FROM_ANYWHERE,
+    ShardStatus.READY: {ShardStatus.RUNNING, ShardStatus.ENDED} | _FROM_ANYWHERE,
+    ShardStatus.RUNNING: {ShardStatus.ENDED, ShardStatus.STOPPED} | _FROM_ANYWHERE,
+    ShardStatus.STOPPED: _FROM_ANYWHERE,
+    ShardStatus.ENDED: _FROM_ANYWHERE,
+    ShardStatus.FAILED: _FROM_ANYWHERE,
     ShardStatus.CLOSED: set(),
 }

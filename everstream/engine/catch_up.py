@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from everstream.core.checkpointing.manifest import EpochManifest, shard_counts
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.orders import Outcome
-from everstream.core.plan import Plan
+from everstream.core.plan import Plan, shard_counts
 from everstream.core.upgrade.compatibility import going_on
 from everstream.core.upgrade.redistribute import is_quiesced
 from everstream.engine.rescaling import as_wanted

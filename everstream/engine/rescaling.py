@@ -8,8 +8,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 
-from everstream.core.checkpointing.manifest import EpochManifest, shard_counts
-from everstream.core.plan import Plan, rescaled
+from everstream.core.checkpointing.manifest import EpochManifest
+from everstream.core.plan import Plan, rescaled, shard_counts
 from everstream.core.upgrade.redistribute import check_can_move
 from everstream.engine.requests import ENDED
 from everstream.engine.settings.live_settings import Control

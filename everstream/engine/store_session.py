@@ -11,8 +11,7 @@ from functools import partial
 from everstream.core.checkpointing.manifest import EpochManifest, manifests_in
 from everstream.core.coordinators.stall_warning import StallWarning
 from everstream.core.plan import Plan
-from everstream.core.upgrade.compatibility import going_on
-from everstream.core.upgrade.fork import forked
+from everstream.core.upgrade.compatibility import forked, going_on
 from everstream.engine.availability.start_retry import StartRetry
 from everstream.engine.reporting.listener import Listener
 from everstream.engine.rescaling import as_wanted, earlier_requests

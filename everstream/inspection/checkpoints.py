@@ -15,11 +15,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from everstream.core.checkpointing.manifest import EpochManifest, still_valid
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.ids import Epoch
 from everstream.errors import StoreError, UserError
 from everstream.state.blobs import FsspecBlobs
 from everstream.state.heartbeat import DriverStatus, read_heartbeat
+from everstream.state.manifests import standing
 from everstream.state.objects import ObjectRef
 from everstream.state.signing import StoreKey
 from everstream.state.store import CheckpointStore, Holder, Manifest, Survey
@@ -202,7 +203,7 @@ def _is_held(store: CheckpointStore, holder: Holder) -> bool | None:
 def checkpoints_in(survey: Survey) -> list[Checkpoint]:
     """The rows of a survey, newest first."""
     manifests = [(entry.slot, EpochManifest.from_json(entry.body)) for entry in survey.manifests]
-    valid = still_valid(manifest for _, manifest in manifests)
+    valid = standing(manifest for _, manifest in manifests)
     rows = [
         Checkpoint(_status(manifest, valid), slot, manifest, (), manifest.epoch)
         for slot, manifest in manifests

@@ -13,11 +13,12 @@ records since the older checkpoint, the rewind is refused before anything is giv
 from collections.abc import Sequence
 from dataclasses import replace
 
-from everstream.core.checkpointing.manifest import EpochManifest, still_valid
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.errors import StoreError, UserError
 from everstream.inspection.checkpoints import problems_of, survey_of
 from everstream.pipeline.sink import Delivery
 from everstream.state.manifest_append import Wait, pause
+from everstream.state.manifests import standing
 from everstream.state.savepoints import objects_in, put_back, savepoint
 from everstream.state.store import CheckpointStore
 
@@ -31,7 +32,7 @@ def check_rewind(store: CheckpointStore, to: int) -> tuple[EpochManifest, EpochM
     stored = [(EpochManifest.from_json(entry.body), entry) for entry in survey.manifests]
     if not stored:
         raise UserError("the store holds no checkpoint yet: there is nothing to go back to.")
-    current, *older = still_valid(manifest for manifest, _ in stored)
+    current, *older = standing(manifest for manifest, _ in stored)
     older += _undoes(current, [manifest for manifest, _ in stored])
     choices = f"It can go back to: {', '.join(str(m.epoch) for m in older) or 'none'}."
     if to == current.epoch:
@@ -54,7 +55,7 @@ def _undoes(current: EpochManifest, stored: Sequence[EpochManifest]) -> list[Epo
     if not current.rewound:
         return []
     before = [m for m in stored if m.returns == current.returns[:-1] and m.epoch > current.epoch]
-    return still_valid(before)
+    return standing(before)
 
 
 def _check_sinks(target: EpochManifest, current: EpochManifest) -> None:

@@ -5,7 +5,7 @@ objects. Nothing here looks at single records unless a user's Python function ne
 """
 
 from collections.abc import Container, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, TypeAlias
 
 import polars as pl
@@ -79,40 +79,29 @@ def _kept(column: Column, records: Sequence[Any], wanted_by: str) -> pl.Series:
 
 
 def where(batch: Batch, mask: pl.Series) -> Batch:
-    """The records for which the mask is True."""
     if isinstance(batch, pl.DataFrame):
         return batch.filter(mask)
     return [record for record, keep in zip(batch, mask.to_list(), strict=True) if keep]
 
 
 def taken(batch: Batch, rows: Sequence[int]) -> list[Any]:
-    """The records at these positions."""
     if isinstance(batch, pl.DataFrame):
         return batch[rows].rows(named=True)
     return [batch[row] for row in rows]
 
 
 def without(batch: Batch, rows: Container[int]) -> Batch:
-    """All records except those at these positions."""
     left = [row for row in range(len(batch)) if row not in rows]
     return batch[left] if isinstance(batch, pl.DataFrame) else [batch[row] for row in left]
 
 
 def joined(batches: Sequence[Batch]) -> list[Batch]:
     """Joins neighbouring batches of one kind and schema, so that fewer frames are sent."""
-    groups: list[list[Batch]] = []
-    for batch in batches:
-        if groups and _alike(groups[-1][-1], batch):
-            groups[-1].append(batch)
-        else:
-            groups.append([batch])
-    return [_concatenated(group) for group in groups]
+    return [_concatenated(list(group)) for _, group in groupby(batches, _schema)]
 
 
-def _alike(one: Batch, other: Batch) -> bool:
-    if isinstance(one, pl.DataFrame) and isinstance(other, pl.DataFrame):
-        return one.schema == other.schema
-    return isinstance(one, list) and isinstance(other, list)
+def _schema(batch: Batch) -> pl.Schema | None:
+    return batch.schema if isinstance(batch, pl.DataFrame) else None
 
 
 def _concatenated(group: list[Any]) -> Batch:

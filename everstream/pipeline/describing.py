@@ -66,7 +66,6 @@ def _keys(graph: Graph, name: str) -> list[str]:
 
 
 def key_text(keying: Keying) -> str:
-    """A key selector as text."""
     selector = keying.selector
     if isinstance(selector, str):
         return selector

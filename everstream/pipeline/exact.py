@@ -24,13 +24,7 @@ Misfits: TypeAlias = dict[int, str]
 """Row -> why its value does not fit."""
 
 _SIGNED: tuple[Kind, ...] = (pl.Int8(), pl.Int16(), pl.Int32(), pl.Int64(), pl.Int128())
-_UNSIGNED: tuple[Kind, ...] = (
-    pl.UInt8(),
-    pl.UInt16(),
-    pl.UInt32(),
-    pl.UInt64(),
-    pl.UInt128(),
-)
+_UNSIGNED: tuple[Kind, ...] = (pl.UInt8(), pl.UInt16(), pl.UInt32(), pl.UInt64(), pl.UInt128())
 _BITS = {
     **{kind: 8 << place for place, kind in enumerate(_SIGNED)},
     **{kind: 8 << place for place, kind in enumerate(_UNSIGNED)},
@@ -177,7 +171,6 @@ def _becomes_float(before: Kind, after: Kind) -> bool:
 
 
 def nulls(name: str, rows: int, kind: Kind) -> pl.Series:
-    """A column of nulls."""
     return pl.repeat(None, rows, dtype=kind, eager=True).alias(name)
 
 
@@ -185,13 +178,13 @@ class Unfit(Exception):
     """A value that cannot be kept unchanged."""
 
 
-def shown(value: Any) -> str:
+def shown(value: Any, most: int = _LONGEST_SHOWN) -> str:
     """A value as an error shows it: its repr, shortened."""
     try:
         text = repr(value).encode(errors="backslashreplace").decode()
     except Exception as error:  # the repr of a user's class may fail
         return f"a {type(value).__name__} whose repr raised {type(error).__name__}"
-    return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 3] + "..."
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 @dataclass(frozen=True)
@@ -371,9 +364,11 @@ def kind_of(value: Any) -> Kind:
 
 def _unsigned_if_all(values: Sequence[Any], kind: Kind) -> Kind:
     """Large and small numbers fit together as unsigned integers if none is negative."""
-    if kind == pl.Int128 and all(v is None or _integer(v, pl.UInt64()) is not None for v in values):
-        return pl.UInt64()
-    return kind
+    if kind != pl.Int128:
+        return kind
+    numbers = [value for value in values if value is not None]
+    whole = all(isinstance(n, int) and not isinstance(n, bool) for n in numbers)
+    return pl.UInt64() if whole and all(_in_range(n, pl.UInt64()) for n in numbers) else kind
 
 
 def as_kind(value: Any, kind: Kind) -> Any:
@@ -381,8 +376,10 @@ def as_kind(value: Any, kind: Kind) -> Any:
     plain = _plain(value)
     if plain is None:
         return None
-    convert = _CONVERSIONS.get(kind.base_type())
-    converted = None if convert is None else convert(plain, kind)
+    accepted, convert = _CONVERSIONS.get(kind.base_type(), ((), _as_it_is))
+    # A boolean is not a number, although Python's is an int.
+    fits = isinstance(plain, accepted) and (accepted is bool or not isinstance(plain, bool))
+    converted = convert(plain, kind) if fits else None
     if converted is None:
         kind_of(plain)
         raise Unfit(f"is not an exact {kind}")
@@ -442,18 +439,15 @@ def _in_range(number: int, kind: Kind) -> bool:
     return 0 <= number < 1 << bits
 
 
-def _boolean(value: Any, kind: Kind) -> Any:
-    return value if isinstance(value, bool) else None
+def _as_it_is(value: Any, kind: Kind) -> Any:
+    return value
 
 
 def _integer(value: Any, kind: Kind) -> Any:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return value if whole and _in_range(value, kind) else None
+    return value if _in_range(value, kind) else None
 
 
 def _float(value: Any, kind: Kind) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
     if isinstance(value, int) and abs(value) > _LAST_WHOLE_FLOAT:
         return None
     number = float(value)
@@ -465,8 +459,6 @@ def _float(value: Any, kind: Kind) -> Any:
 
 def _decimal(value: Any, kind: Kind) -> Any:
     assert isinstance(kind, pl.Decimal)
-    if isinstance(value, bool) or not isinstance(value, int | Decimal):
-        return None
     number = Decimal(value)
     if not number.is_finite():
         return None
@@ -477,8 +469,6 @@ def _decimal(value: Any, kind: Kind) -> Any:
 
 
 def _text(value: Any, kind: Kind) -> Any:
-    if not isinstance(value, str):
-        return None
     if isinstance(kind, pl.Enum) and value not in set(kind.categories):
         return None
     try:
@@ -488,18 +478,12 @@ def _text(value: Any, kind: Kind) -> Any:
     return value
 
 
-def _binary(value: Any, kind: Kind) -> Any:
-    return value if isinstance(value, bytes) else None
-
-
 def _date(value: Any, kind: Kind) -> Any:
-    return value if isinstance(value, date) and not isinstance(value, datetime) else None
+    return None if isinstance(value, datetime) else value
 
 
 def _datetime(value: Any, kind: Kind) -> Any:
     assert isinstance(kind, pl.Datetime)
-    if not isinstance(value, date):
-        return None
     moment = value if isinstance(value, datetime) else datetime.combine(value, time())
     if not _zone_holds(kind.time_zone, _zone(moment)):
         return None
@@ -514,8 +498,6 @@ def _datetime(value: Any, kind: Kind) -> Any:
 
 def _duration(value: Any, kind: Kind) -> Any:
     assert isinstance(kind, pl.Duration)
-    if not isinstance(value, timedelta):
-        return None
     return value if _in_unit(value // _MICROSECOND, kind.time_unit) else None
 
 
@@ -526,13 +508,11 @@ def _in_unit(micros: int, unit: str) -> bool:
 
 
 def _time(value: Any, kind: Kind) -> Any:
-    return value if isinstance(value, time) and value.tzinfo is None else None
+    return value if value.tzinfo is None else None
 
 
 def _list(value: Any, kind: Kind) -> Any:
     assert isinstance(kind, pl.List | pl.Array)
-    if not isinstance(value, list):
-        return None
     if isinstance(kind, pl.Array) and len(value) != kind.size:
         return None
     return [as_kind(one, _inner(kind)) for one in value]
@@ -540,8 +520,6 @@ def _list(value: Any, kind: Kind) -> Any:
 
 def _struct(value: Any, kind: Kind) -> Any:
     assert isinstance(kind, pl.Struct)
-    if not isinstance(value, dict):
-        return None
     fields = _fields(kind)
     surplus = [name for name in value if name not in fields]
     if surplus:
@@ -549,21 +527,22 @@ def _struct(value: Any, kind: Kind) -> Any:
     return {name: as_kind(value.get(name), one) for name, one in fields.items()}
 
 
-_CONVERSIONS: dict[Any, Callable[[Any, Any], Any]] = {
-    pl.Boolean: _boolean,
-    **{kind.base_type(): _integer for kind in (*_SIGNED, *_UNSIGNED)},
-    pl.Float32: _float,
-    pl.Float64: _float,
-    pl.Decimal: _decimal,
-    pl.String: _text,
-    pl.Categorical: _text,
-    pl.Enum: _text,
-    pl.Binary: _binary,
-    pl.Date: _date,
-    pl.Datetime: _datetime,
-    pl.Duration: _duration,
-    pl.Time: _time,
-    pl.List: _list,
-    pl.Array: _list,
-    pl.Struct: _struct,
+_CONVERSIONS: dict[Any, tuple[Any, Callable[[Any, Any], Any]]] = {
+    pl.Boolean: (bool, _as_it_is),
+    **{kind.base_type(): (int, _integer) for kind in (*_SIGNED, *_UNSIGNED)},
+    pl.Float32: ((int, float), _float),
+    pl.Float64: ((int, float), _float),
+    pl.Decimal: ((int, Decimal), _decimal),
+    pl.String: (str, _text),
+    pl.Categorical: (str, _text),
+    pl.Enum: (str, _text),
+    pl.Binary: (bytes, _as_it_is),
+    pl.Date: (date, _date),
+    pl.Datetime: (date, _datetime),
+    pl.Duration: (timedelta, _duration),
+    pl.Time: (time, _time),
+    pl.List: (list, _list),
+    pl.Array: (list, _list),
+    pl.Struct: (dict, _struct),
 }
+"""Type -> the Python types it takes values of, and how; None for a value that would change."""

@@ -136,10 +136,10 @@ class Graph:
                         ready.append(edge.receiver)
         return [self.nodes[name] for name in order]
 
-    def leads_to(self, name: str) -> set[str]:
-        """The nodes from which records reach this one, itself included."""
-        upstream = {name}
-        waiting = [name]
+    def leads_to(self, *names: str) -> set[str]:
+        """The nodes from which records reach one of these, themselves included."""
+        upstream = set(names)
+        waiting = list(names)
         while waiting:
             for edge in self.inputs(waiting.pop()):
                 if edge.sender not in upstream:

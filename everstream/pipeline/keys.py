@@ -259,7 +259,6 @@ class Keying:
         return [(shard, _filtered(frame, places == shard)) for shard in present]
 
     def places(self, frame: pl.DataFrame, shards: int) -> Hashes:
-        """The shard of each row."""
         if self.on_columns:
             return self._spread(hash_column(self.key_column(frame)), shards)
         return np.array(self._places(records_of(frame), shards), dtype=np.uint64)

@@ -34,6 +34,7 @@ from everstream.pipeline.checkpointing import (
 )
 from everstream.pipeline.operator import StateKind
 from everstream.pipeline.times import size_bytes
+from everstream.pipeline.types import V
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -215,9 +216,9 @@ class Definition:
     """Its other settings."""
 
 
-def option(help: str, text: OptionSyntax | None = None, **more: Any) -> dict[str, Definition]:
-    """The metadata of a field of `RunOptions`."""
-    return {_DEFINITION: Definition(help, text, **more)}
+def option(default: V, help: str, text: OptionSyntax | None = None, **more: Any) -> V:
+    """A field of `RunOptions` or of one of its groups."""
+    return field(default=default, metadata={_DEFINITION: Definition(help, text, **more)})
 
 
 @dataclass(frozen=True)
@@ -228,58 +229,45 @@ class Resources:
     0
     """
 
-    master: str = field(
-        default="local[*]",
-        metadata=option(
-            "Spark master to run on: local[4], spark://HOST:7077, ...", OptionSyntax(_text, "URL")
-        ),
+    master: str = option(
+        "local[*]",
+        "Spark master to run on: local[4], spark://HOST:7077, ...",
+        OptionSyntax(_text, "URL"),
     )
-    spark: SparkSession | None = field(
-        default=None, metadata=option("A Spark session that you already have.")
+    spark: SparkSession | None = option(None, "A Spark session that you already have.")
+    workers: int | None = option(
+        None,
+        "Workers (Spark tasks) that share the shards.",
+        _whole(1, "workers"),
+        shown="all slots",
     )
-    workers: int | None = field(
-        default=None,
-        metadata=option(
-            "Workers (Spark tasks) that share the shards.",
-            _whole(1, "workers"),
-            shown="all slots",
-        ),
+    spares: int = option(
+        0,
+        "Further Spark tasks that wait with everything loaded but the state; one of them replaces a "
+        "worker that dies.",
+        _whole(0, "workers"),
     )
-    spares: int = field(
-        default=0,
-        metadata=option(
-            "Further Spark tasks that wait with everything loaded but the state; one of them replaces a "
-            "worker that dies.",
-            _whole(0, "workers"),
-        ),
+    autoscale: AutoScale | str | None = option(
+        None,
+        "Change the numbers of shards during the run so that operators are busy 70 % of the time: 1-8, "
+        "or 1-8@0.6 for another share.",
+        OptionSyntax(_autoscale, "MIN-MAX"),
+        shown="off",
     )
-    autoscale: AutoScale | str | None = field(
-        default=None,
-        metadata=option(
-            "Change the numbers of shards during the run so that operators are busy 70 % of the time: 1-8, "
-            "or 1-8@0.6 for another share.",
-            OptionSyntax(_autoscale, "MIN-MAX"),
-            shown="off",
-        ),
+    max_shards: int | None = option(
+        None,
+        "Upper bound on the shards of an operator after key_by (the number of key groups), fixed per "
+        "store.",
+        _whole(1, "shards", 32_768),
+        shown="128",
     )
-    max_shards: int | None = field(
-        default=None,
-        metadata=option(
-            "Upper bound on the shards of an operator after key_by (the number of key groups), fixed per "
-            "store.",
-            _whole(1, "shards", 32_768),
-            shown="128",
-        ),
-    )
-    memory: str | int | None = field(
-        default=None,
-        metadata=option(
-            "Memory that the process of one worker may use; near the limit it stops reading, at the limit "
-            "the run fails and names the largest state.",
-            OptionSyntax(_size, "SIZE", "size"),
-            keyword="worker_memory",
-            shown="unlimited",
-        ),
+    memory: str | int | None = option(
+        None,
+        "Memory that the process of one worker may use; near the limit it stops reading, at the limit "
+        "the run fails and names the largest state.",
+        OptionSyntax(_size, "SIZE", "size"),
+        keyword="worker_memory",
+        shown="unlimited",
     )
 
 
@@ -291,60 +279,45 @@ class Recovery:
     '10m'
     """
 
-    max_restarts: int = field(
-        default=3,
-        metadata=option(
-            "Failures within restart_window from which the run recovers; one more and it fails.",
-            _whole(0, "failures"),
-        ),
+    max_restarts: int = option(
+        3,
+        "Failures within restart_window from which the run recovers; one more and it fails.",
+        _whole(0, "failures"),
     )
-    restart_window: str | float = field(
-        default="10m",
-        metadata=option("Time over which failures are counted for max_restarts.", DURATION),
+    restart_window: str | float = option(
+        "10m", "Time over which failures are counted for max_restarts.", DURATION
     )
-    heartbeat_timeout: str | float = field(
-        default="10s",
-        metadata=option(
-            "Restart a worker that has not sent a heartbeat for this long; use more where functions hold "
-            "Python's interpreter lock for seconds.",
-            DURATION,
-        ),
+    heartbeat_timeout: str | float = option(
+        "10s",
+        "Restart a worker that has not sent a heartbeat for this long; use more where functions hold "
+        "Python's interpreter lock for seconds.",
+        DURATION,
     )
-    pack_after: str | float = field(
-        default="30s",
-        metadata=option(
-            "Move the shards of a worker to the others if it has not come back after this long.",
-            DURATION,
-        ),
+    pack_after: str | float = option(
+        "30s",
+        "Move the shards of a worker to the others if it has not come back after this long.",
+        DURATION,
     )
-    slow_after: str | float = field(
-        default="10s",
-        metadata=option(
-            "Warn when a checkpoint, a restore or an access to the store takes longer than this.",
-            DURATION,
-        ),
+    slow_after: str | float = option(
+        "10s",
+        "Warn when a checkpoint, a restore or an access to the store takes longer than this.",
+        DURATION,
     )
-    checkpoint_timeout: str | float = field(
-        default="10m",
-        metadata=option(
-            "Abort a checkpoint that is not complete after this long, and start the next one.",
-            DURATION,
-        ),
+    checkpoint_timeout: str | float = option(
+        "10m",
+        "Abort a checkpoint that is not complete after this long, and start the next one.",
+        DURATION,
     )
-    tolerable_checkpoint_failures: int = field(
-        default=100,
-        metadata=option(
-            "Checkpoints in a row that may fail, for example because the store is full; one more and the "
-            "run fails.",
-            _whole(0, "checkpoints"),
-        ),
+    tolerable_checkpoint_failures: int = option(
+        100,
+        "Checkpoints in a row that may fail, for example because the store is full; one more and the "
+        "run fails.",
+        _whole(0, "checkpoints"),
     )
-    start_timeout: str | float = field(
-        default="2m",
-        metadata=option(
-            "How long to retry a database or broker that cannot be reached while the run starts.",
-            DURATION,
-        ),
+    start_timeout: str | float = option(
+        "2m",
+        "How long to retry a database or broker that cannot be reached while the run starts.",
+        DURATION,
     )
 
 
@@ -356,31 +329,25 @@ class Upgrade:
     ()
     """
 
-    renamed: Mapping[str, str] | None = field(
-        default=None,
-        metadata=option(
-            "Operators that have another name than in the checkpoint; NAME=NAME keeps the state of an "
-            "operator that has changed.",
-            OptionSyntax(_pairs, "OLD=NEW", many=True),
-            shown="none",
-        ),
+    renamed: Mapping[str, str] | None = option(
+        None,
+        "Operators that have another name than in the checkpoint; NAME=NAME keeps the state of an "
+        "operator that has changed.",
+        OptionSyntax(_pairs, "OLD=NEW", many=True),
+        shown="none",
     )
-    drop_state: Collection[str] = field(
-        default=(),
-        metadata=option(
-            "Operators that start with empty state while the others resume from the checkpoint.",
-            OptionSyntax(_list, "OPERATOR", many=True),
-            shown="none",
-            for_one_run=True,
-        ),
+    drop_state: Collection[str] = option(
+        (),
+        "Operators that start with empty state while the others resume from the checkpoint.",
+        OptionSyntax(_list, "OPERATOR", many=True),
+        shown="none",
+        for_one_run=True,
     )
-    start_from: str | None = field(
-        default=None,
-        metadata=option(
-            "Savepoint to start from if the store of this run has no checkpoint yet.",
-            OptionSyntax(_text, "STORE@NAME"),
-            shown="none",
-        ),
+    start_from: str | None = option(
+        None,
+        "Savepoint to start from if the store of this run has no checkpoint yet.",
+        OptionSyntax(_text, "STORE@NAME"),
+        shown="none",
     )
 
 
@@ -399,157 +366,122 @@ class RunOptions:
     10
     """
 
-    engine: EngineName = field(
-        default="tasks",
-        metadata=option(
-            "tasks: long-running Spark tasks that send each other records; microbatch: one Spark job per "
-            "epoch, and Spark carries the records; local: processes of this machine, without Spark.",
-            replace(_choice(*get_args(EngineName)), metavar="ENGINE"),
-        ),
+    engine: EngineName = option(
+        "tasks",
+        "tasks: long-running Spark tasks that send each other records; microbatch: one Spark job per "
+        "epoch, and Spark carries the records; local: processes of this machine, without Spark.",
+        replace(_choice(*get_args(EngineName)), metavar="ENGINE"),
     )
-    checkpoint: Checkpointing | None = field(
-        default=Coordinated(),
-        metadata=option(
-            "Checkpoint protocol.",
-            OptionSyntax(_protocol, "PROTOCOL"),
-            shown="aligned",
-            parts=(
-                Setting(
-                    "every",
-                    "Time between checkpoints; auto: the best interval for what the run measures.",
-                    OptionSyntax(_interval, "TIME", "time"),
-                    "30s",
-                ),
-                Setting(
-                    "every_records",
-                    "Take a checkpoint after this many records read.",
-                    _whole(1, "records"),
-                    "none",
-                ),
-                Setting(
-                    "log",
-                    "Where protocols that log messages keep the log: durable, in the store; memory, lost "
-                    "with its process.",
-                    _choice(*get_args(KeptLog)),
-                    "durable",
-                ),
+    checkpoint: Checkpointing | None = option(
+        Coordinated(),
+        "Checkpoint protocol.",
+        OptionSyntax(_protocol, "PROTOCOL"),
+        shown="aligned",
+        parts=(
+            Setting(
+                "every",
+                "Time between checkpoints; auto: the best interval for what the run measures.",
+                OptionSyntax(_interval, "TIME", "time"),
+                "30s",
+            ),
+            Setting(
+                "every_records",
+                "Take a checkpoint after this many records read.",
+                _whole(1, "records"),
+                "none",
+            ),
+            Setting(
+                "log",
+                "Where protocols that log messages keep the log: durable, in the store; memory, lost "
+                "with its process.",
+                _choice(*get_args(KeptLog)),
+                "durable",
             ),
         ),
     )
-    store: str | os.PathLike[str] | None = field(
-        default=None,
-        metadata=option(
-            "Folder or fsspec URL for the checkpoints; a later run with the same store resumes from them.",
-            OptionSyntax(_text, "DIR", path=True),
-            shown="a temporary folder; `everstream run`: .everstream/PIPELINE",
-        ),
+    store: str | os.PathLike[str] | None = option(
+        None,
+        "Folder or fsspec URL for the checkpoints; a later run with the same store resumes from them.",
+        OptionSyntax(_text, "DIR", path=True),
+        shown="a temporary folder; `everstream run`: .everstream/PIPELINE",
     )
-    store_key: str | os.PathLike[str] | None = field(
-        default=None,
-        metadata=option(
-            "File with the key that signs the store; objects that were not signed with it are refused.",
-            OptionSyntax(_text, "FILE", path=True),
-            variable="EVERSTREAM_STORE_KEY_FILE",
-            shown="none",
-        ),
+    store_key: str | os.PathLike[str] | None = option(
+        None,
+        "File with the key that signs the store; objects that were not signed with it are refused.",
+        OptionSyntax(_text, "FILE", path=True),
+        variable="EVERSTREAM_STORE_KEY_FILE",
+        shown="none",
     )
-    fresh: bool = field(
-        default=False,
-        metadata=option(
-            "Delete earlier checkpoints and output, and start over.", SWITCH, for_one_run=True
-        ),
+    fresh: bool = option(
+        False, "Delete earlier checkpoints and output, and start over.", SWITCH, for_one_run=True
     )
-    take_over: bool = field(
-        default=False,
-        metadata=option(
-            "Run even if another run uses this store; that run then ends.",
-            SWITCH,
-            for_one_run=True,
-        ),
+    take_over: bool = option(
+        False,
+        "Run even if another run uses this store; that run then ends.",
+        SWITCH,
+        for_one_run=True,
     )
-    standby: bool | str | float = field(
-        default=False,
-        metadata=option(
-            "Wait, with Spark started, until the run on this store dies or its driver is silent for this "
-            "long (1.5s if no time is given), and take over.",
-            OptionSyntax(lambda given: _either(given, _duration), "TIME", "time", optional=True),
-        ),
+    standby: bool | str | float = option(
+        False,
+        "Wait, with Spark started, until the run on this store dies or its driver is silent for this "
+        "long (1.5s if no time is given), and take over.",
+        OptionSyntax(lambda given: _either(given, _duration), "TIME", "time", optional=True),
     )
-    state: StateKind | None = field(
-        default=None,
-        metadata=option(
-            "Where operators keep their state unless they choose it themselves; on disk it may be larger "
-            "than memory.",
-            _choice(*get_args(StateKind)),
-            shown="memory",
-        ),
+    state: StateKind | None = option(
+        None,
+        "Where operators keep their state unless they choose it themselves; on disk it may be larger "
+        "than memory.",
+        _choice(*get_args(StateKind)),
+        shown="memory",
     )
-    timeout: str | float | None = field(
-        default=None,
-        metadata=option(
-            "Stop after this long, with a final checkpoint if one completes in time.",
-            DURATION,
-            shown="none",
-        ),
+    timeout: str | float | None = option(
+        None,
+        "Stop after this long, with a final checkpoint if one completes in time.",
+        DURATION,
+        shown="none",
     )
-    until: Callable[[RunStatus], bool] | Literal["caught-up"] | None = field(
-        default=None,
-        metadata=option(
-            "caught-up: process everything that is there now, take a checkpoint and end; in Python also a "
-            "function of the run's RunStatus that returns True to stop the run.",
-            _choice(CAUGHT_UP),
-            shown="none",
-        ),
+    until: Callable[[RunStatus], bool] | Literal["caught-up"] | None = option(
+        None,
+        "caught-up: process everything that is there now, take a checkpoint and end; in Python also a "
+        "function of the run's RunStatus that returns True to stop the run.",
+        _choice(CAUGHT_UP),
+        shown="none",
     )
-    kill: Sequence[str | Kill] = field(
-        default=(),
-        metadata=option(
-            "Kill the process of a shard with SIGKILL after a time (@5s) or a number of its records (@10000).",
-            OptionSyntax(_list, "OPERATOR[:SHARD]@WHEN", many=True),
-            shown="none",
-        ),
+    kill: Sequence[str | Kill] = option(
+        (),
+        "Kill the process of a shard with SIGKILL after a time (@5s) or a number of its records (@10000).",
+        OptionSyntax(_list, "OPERATOR[:SHARD]@WHEN", many=True),
+        shown="none",
     )
-    transport: str = field(
-        default="auto",
-        metadata=option(
-            "auto: unix sockets on one machine, encrypted TCP between machines; tcp: always TCP.",
-            _choice("auto", "tcp"),
-        ),
+    transport: str = option(
+        "auto",
+        "auto: unix sockets on one machine, encrypted TCP between machines; tcp: always TCP.",
+        _choice("auto", "tcp"),
     )
-    listener: AnyListener | None = field(
-        default=None,
-        metadata=option("A function or an es.Listener that is called with every event of the run."),
+    listener: AnyListener | None = option(
+        None, "A function or an es.Listener that is called with every event of the run."
     )
-    progress: bool | None = field(
-        default=None,
-        metadata=option(
-            "Show the progress of the run on standard error.",
-            SWITCH,
-            shown="yes, unless there is a listener",
-            flag=False,
-        ),
+    progress: bool | None = option(
+        None,
+        "Show the progress of the run on standard error.",
+        SWITCH,
+        shown="yes, unless there is a listener",
+        flag=False,
     )
-    monitor: Monitor | str | None = field(
-        default=None,
-        metadata=option(
-            "Sample throughput, latency, CPU and memory this often, from 50ms up.",
-            OptionSyntax(_duration, "TIME", "time"),
-            shown="off",
-        ),
+    monitor: Monitor | str | None = option(
+        None,
+        "Sample throughput, latency, CPU and memory this often, from 50ms up.",
+        OptionSyntax(_duration, "TIME", "time"),
+        shown="off",
     )
-    history: bool = field(
-        default=True,
-        metadata=option(
-            "Keep the events of the run in the store, at most 16 MB, for everstream ui.", SWITCH
-        ),
+    history: bool = option(
+        True, "Keep the events of the run in the store, at most 16 MB, for everstream ui.", SWITCH
     )
-    ui: bool | str = field(
-        default=False,
-        metadata=option(
-            "Serve a page with the live run and its metrics for Prometheus, on loopback or on HOST:PORT; the "
-            "link that is printed contains the token.",
-            OptionSyntax(lambda given: _either(given, str), "HOST:PORT", optional=True),
-        ),
+    ui: bool | str = option(
+        False,
+        "Serve a page with the live run and its metrics for Prometheus, on loopback or on HOST:PORT; the "
+        "link that is printed contains the token.",
+        OptionSyntax(lambda given: _either(given, str), "HOST:PORT", optional=True),
     )
     resources: Resources = Resources()
     recovery: Recovery = Recovery()
@@ -693,13 +625,8 @@ PANELS: Final[Mapping[str, Mapping[str, str]]] = {
         "slow_after": "Warn if a checkpoint takes longer.",
         "history": "Keep events in the store for the page.",
     },
-    "Load and faults": {
-        "kill": "Send SIGKILL to a shard: @5s, @10000; repeatable.",
-    },
-    "Advanced": {
-        "transport": "tcp: never use unix sockets.",
-        "log": "Where message logs are.",
-    },
+    "Load and faults": {"kill": "Send SIGKILL to a shard: @5s, @10000; repeatable."},
+    "Advanced": {"transport": "tcp: never use unix sockets.", "log": "Where message logs are."},
 }
 """How `--help` shows the settings: panel -> setting -> its help in one line, in the order shown."""
 

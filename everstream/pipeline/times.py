@@ -43,7 +43,6 @@ def microseconds(duration: str | float | timedelta) -> int:
 
 
 def in_seconds(time_us: int) -> str:
-    """A duration as text."""
     return f"{f'{time_us / 1e6:.6f}'.rstrip('0').rstrip('.')} s"
 
 

@@ -4,7 +4,6 @@ A change is `batch=10` for every operator that has a batch, or `NAME.batch=10` f
 are resolved into settings per operator before they are sent to anyone.
 """
 
-import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -14,6 +13,7 @@ from everstream.pipeline.checkpointing import seconds
 from everstream.pipeline.graph import Graph
 from everstream.pipeline.operator import Operator
 from everstream.pipeline.operators.batching import OFF, WRITTEN
+from everstream.pipeline.options import closest
 from everstream.pipeline.source import Source
 
 Settings: TypeAlias = Mapping[str, Mapping[str, str]]
@@ -92,8 +92,7 @@ def merged(before: Settings, more: Settings) -> dict[str, dict[str, str]]:
 def _unknown(what: str, name: str, known: Collection[str], where: str) -> UserError:
     if not known:
         return UserError(f"'{name}': nothing in this pipeline can be tuned while it runs.")
-    near = difflib.get_close_matches(name, known, 1)
-    meant = f" Did you mean {near[0]}?" if near else ""
+    meant = closest(name, known)
     return UserError(
         f"there is no {what} '{name}' {where}.{meant} There are {', '.join(sorted(known))}."
     )

@@ -18,11 +18,7 @@ _METHODS = (
     *("process", "process_batch", "on_start", "on_end", "on_stop"),
     *("on_error", "before_checkpoint", "on_checkpoint", "on_commit", "on_watermark", "on_timer"),
 )
-_NOT_PLAIN = (
-    inspect.iscoroutinefunction,
-    inspect.isgeneratorfunction,
-    inspect.isasyncgenfunction,
-)
+_NOT_PLAIN = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 
 def validate(graph: Graph, *, connectors: bool = True) -> None:

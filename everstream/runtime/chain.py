@@ -7,6 +7,7 @@ are held here until their permit arrives.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Protocol
@@ -16,7 +17,7 @@ import numpy as np
 
 from everstream.core.checkpointing.record import DEAD_LETTERS
 from everstream.core.ids import ShardId
-from everstream.core.measuring.meter import Meter
+from everstream.core.measuring import Meter
 from everstream.core.plan import Plan
 from everstream.errors import EverstreamError, RefusedRecords, UserError
 from everstream.pipeline.aggregation.local_parts import LATE
@@ -37,8 +38,8 @@ from everstream.pipeline.spreading import CONTEXT_STATE
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK, ForwardClock
 from everstream.pipeline.tuning import Settings, Tuning, merged, tunable_in
 from everstream.runtime.channel_state import CHANNELS
+from everstream.runtime.engine_api import Persisting
 from everstream.runtime.explaining import explained
-from everstream.runtime.jobs import Persisting
 from everstream.runtime.outlets import Outlet
 from everstream.runtime.stage import ChainStage, PendingBatch
 from everstream.state.snapshot import ShardState
@@ -147,6 +148,7 @@ class ChainStages:
             stage.records_in, stage.records_out = counts.get(name, (0, 0))
             self.stages[name] = stage
             extra = extras.get(name, {})
+            sink_shard = SinkShard(graph.name, name, self.shard.number, shards, generation, store)
             ctx.skipped = extra.get("skipped", 0)
             self.now_s.not_before(extra.get("now_s", 0.0))
             ctx.watermark, ctx.announced = extra.get("watermark", (NO_WATERMARK, NO_WATERMARK))
@@ -162,53 +164,43 @@ class ChainStages:
                     stage.reader.seek(extra["offset"])
                 stage.rest = PendingBatch(extra.get("rest"))
             elif kind is Kind.SINK:
-                sink_shard = SinkShard(
-                    graph.name, name, self.shard.number, shards, generation, store
-                )
-                self._put_inherited_right(what, sink_shard, extra, permit)
-                stage.writer = what.open(sink_shard)
-                stage.writer.keep_moment(self.moment)
-                if "writer" in extra:
-                    stage.writer.restore(extra["writer"])
-                self._put_right(stage, extra, permit)
+                self._open_sink(stage, what, sink_shard, extra, permit)
             else:
                 bind_state(what, partial(self.state.keystore, name))
                 stage.operator = what
             ctx.settings = self.settings
             dead_letters = graph.nodes[name].dead_letters
             if dead_letters is not None:
-                sink_shard = SinkShard(
-                    graph.name, name, self.shard.number, shards, generation, store
-                )
-                saved = extras.get(name + DEAD_LETTERS, {})
-                self._put_inherited_right(dead_letters, sink_shard, saved, permit)
-                writer = dead_letters.open(sink_shard)
-                hidden = ChainStage(name + DEAD_LETTERS, ctx, number, writer=writer)
+                hidden = ChainStage(name + DEAD_LETTERS, ctx, number)
                 self.stages[hidden.name] = stage.dead_letters = hidden
-                self._put_right(hidden, saved, permit)
+                saved = extras.get(hidden.name, {})
+                self._open_sink(hidden, dead_letters, sink_shard, saved, permit)
         self._unfinished = bool(self.head.rest)
         self._link()
         for stage in self.stages.values():
             if stage.reader is not None:
                 self._tune(stage)
 
-    def _put_right(self, sink: ChainStage, saved: Mapping[str, Any], permit: Permit) -> None:
-        """Bring the sink's output to what the permit covers, unless that is already done."""
-        if self._recovers:
-            assert sink.writer is not None
-            sink.hold(sink.writer.recover(saved.get("transactions", ()), permit))
-
-    def _put_inherited_right(
-        self, sink: Sink, sink_shard: SinkShard, saved: Mapping[str, Any], permit: Permit
+    def _open_sink(
+        self,
+        stage: ChainStage,
+        sink: Sink,
+        shard: SinkShard,
+        saved: Mapping[str, Any],
+        permit: Permit,
     ) -> None:
-        """Shards that no longer exist have output, too: recover it on their behalf."""
+        """Open a writer, and bring the output to what the permit covers unless that is done."""
+        # Shards that no longer exist have output, too: recover it on their behalf.
         for inherited in saved.get("inherited", ()) if self._recovers else ():
-            earlier = replace(sink_shard, shard=inherited.shard, shards=inherited.shards)
-            writer = sink.open(earlier)
-            try:
+            earlier = replace(shard, shard=inherited.shard, shards=inherited.shards)
+            with closing(sink.open(earlier)) as writer:
                 writer.recover(inherited.transactions, permit)
-            finally:
-                writer.close()
+        stage.writer = sink.open(shard)
+        stage.writer.keep_moment(self.moment)
+        if "writer" in saved:
+            stage.writer.restore(saved["writer"])
+        if self._recovers:
+            stage.hold(stage.writer.recover(saved.get("transactions", ()), permit))
 
     def _link(self) -> None:
         for number, edge in enumerate(self.plan.graph.edges):
@@ -239,7 +231,6 @@ class ChainStages:
         self._pass_watermarks()
 
     def tune(self, tuning: Tuning) -> None:
-        """Settings have been changed."""
         self.tuning = tuning
         self.settings = merged(tunable_in(self.plan.graph), tuning.settings)
         for stage in self.stages.values():
@@ -259,7 +250,6 @@ class ChainStages:
             stage.operator.on_tune(changed, stage.ctx)
 
     def take_tuning(self) -> list[dict[str, str]]:
-        """What operators want to be tuned."""
         return [wish for stage in self.stages.values() for wish in stage.ctx.take_tuning()]
 
     def process(self, batch: Batch, side: str = "", *, last: bool = True) -> None:
@@ -285,7 +275,6 @@ class ChainStages:
         return timer_at_s
 
     def call_timers(self, now_s: float) -> None:
-        """Call the operators whose timers are due."""
         for stage in self.stages.values():
             if stage.operator is not None and stage.ctx.wanted_at_s <= now_s:
                 self._enter(stage)
@@ -294,7 +283,6 @@ class ChainStages:
                 self._forward_emitted(stage)
 
     def read(self) -> Batch | EndOfStream | None:
-        """The next batch of the source."""
         head = self.head
         assert head.reader is not None
         self._enter(head)

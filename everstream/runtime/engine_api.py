@@ -1,4 +1,4 @@
-"""The interface that an engine implements so that runners can work in it.
+"""The interface that an engine implements so that runners can work in it, and the jobs it performs.
 
 An engine is whatever gives shards processes, connections and a store: Spark tasks with sockets,
 or the simulator's virtual time. To write one:
@@ -9,8 +9,10 @@ or the simulator's virtual time. To write one:
    time (`on_tick`), and the outcomes of its requests below.
 3. Between those, call `step` whenever `can_step` is true, and `save_slice` while it is `saving`:
    one piece of work each.
-4. Implement this interface. Calls come from inside the runner, on that same thread; none of them
-   may call the runner back before it returns, and only `load` may block.
+4. Implement `EngineApi`. Calls come from inside the runner, on that same thread; none of them
+   may call the runner back before it returns, and only `load` may block. An `Upload` and a
+   `CommitJob` are performed in the background: they share nothing with the shard that it still
+   changes.
 
 What must hold:
 
@@ -24,16 +26,100 @@ What must hold:
 `everstream.simulation.workers` is the smallest engine, and the one to read first.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
+from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.fault_points import Point
 from everstream.core.frames import Frame
-from everstream.core.ids import ChannelId, ShardId
+from everstream.core.ids import ChannelId, Generation, ShardId
 from everstream.core.messages import Report
-from everstream.runtime.jobs import CommitJob, Upload
+from everstream.pipeline.sink import Committable, Permit
+from everstream.runtime.channel_state import ChannelState
 from everstream.runtime.message_log import Segment
 from everstream.state.objects import ObjectRef
+from everstream.state.snapshot import CapturedState as StateCapture
+
+
+@dataclass
+class Persisting:
+    """A transaction that the first upload that reaches it makes durable, exactly once.
+
+    The next checkpoint may be taken before the last one is known to be saved. By the time it is
+    uploaded, the transactions of the last one may be committed and removed.
+    """
+
+    transaction: Committable
+    done: bool = False
+
+    def perform(self) -> None:
+        if not self.done:
+            self.transaction.persist()
+            self.done = True
+
+
+@dataclass
+class Upload:
+    """A captured checkpoint on its way to the store. Made here, performed in the background."""
+
+    shard: ShardId
+    generation: Generation
+    record: CheckpointRecord
+    capture: StateCapture
+    transactions: list[Persisting]
+    segments: Sequence[Segment] = ()
+    """Frames sent up to this checkpoint: they must be durable before it counts."""
+    channels: ChannelState = field(default_factory=ChannelState)
+    """Frames that belong to it; those on the local disk are stored before the capture, too."""
+    spilled_bytes: int = 0
+    """How much of them was not in the store before."""
+
+    @property
+    def name(self) -> str:
+        """The name of the object: no two generations ever share a name."""
+        return (
+            f"{self.shard.operator}-{self.shard.number}/"
+            f"{self.record.number:08d}-{self.generation:x}.ckpt"
+        )
+
+    def perform(
+        self, put: Callable[[str, Any], ObjectRef], reached: Callable[[ShardId, Point], None]
+    ) -> ObjectRef:
+        """Store everything that makes up this checkpoint; the object of the state comes last."""
+        for segment in self.segments:
+            segment.save(put)
+        prefix = self.name.removesuffix(".ckpt")
+        self.spilled_bytes = self.channels.save(put, prefix)
+        self.capture.save_files(put, prefix)
+        return put(self.name, self.prepare_in_pieces(reached))
+
+    def prepare(self, reached: Callable[[ShardId, Point], None]) -> bytes:
+        """Make the sinks' records durable and encode the state. Returns the bytes to store."""
+        return b"".join(self.prepare_in_pieces(reached))
+
+    def prepare_in_pieces(self, reached: Callable[[ShardId, Point], None]) -> tuple[bytes, ...]:
+        """The same, without copying large values."""
+        for transaction in self.transactions:
+            transaction.perform()
+        data = self.capture.encode_in_pieces()
+        reached(self.shard, Point.IN_SNAPSHOT)
+        return data
+
+
+@dataclass
+class CommitJob:
+    """Transactions that may be committed now."""
+
+    shard: ShardId
+    generation: Generation
+    permit: Permit
+    transactions: list[Committable]
+
+    def perform(self, reached: Callable[[ShardId, Point], None]) -> None:
+        for transaction in self.transactions:
+            transaction.commit(self.permit)
+            reached(self.shard, Point.IN_COMMIT)
 
 
 class EngineApi(Protocol):

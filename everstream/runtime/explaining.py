@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 
 from everstream.errors import EverstreamError, OperatorError, ShareRefused, StoreError, UserError
+from everstream.pipeline.exact import shown
 
 # A database that is down may be back after a pause; a column that does not exist will not. These
 # are only kinds of errors that concern the program, its records or a folder, and never the state of
@@ -49,7 +50,7 @@ def will_recur(error: BaseException) -> bool:
     return isinstance(error, OF_THE_PROGRAM)
 
 
-_SHOWN = 300
+_SHOWN = 303
 _PACKAGE = __file__.rsplit("/", 2)[0]
 _OURS = (f"{_PACKAGE}/core/", f"{_PACKAGE}/runtime/")
 """Files whose traceback lines tell a user nothing, whatever the user's folders are called."""
@@ -67,7 +68,7 @@ def explained(
     user_lines = [line for line in lines if not any(own in line.split("\n")[0] for own in _OURS)]
     text = "".join(user_lines).encode(errors="backslashreplace").decode()
     failure = OperatorError(
-        operator, shard_number, _shown(record) if record is not None else "", text
+        operator, shard_number, shown(record, _SHOWN) if record is not None else "", text
     )
     failure.will_recur = will_recur(error)
     return failure
@@ -77,17 +78,6 @@ def _travels(error: BaseException) -> bool:
     """Whether it can be sent to the driver; a user's class may hold something that cannot."""
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # see `_shown`
+    except Exception:  # it may do anything when it is pickled
         return False
     return True
-
-
-def _shown(record: Any) -> str:
-    """A record as text of limited length; user classes may fail at that, too."""
-    try:
-        text = repr(record).encode(errors="backslashreplace").decode()
-    except Exception as error:
-        return (
-            f"a {type(record).__name__}, which cannot be shown: {type(error).__name__} in its repr"
-        )
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

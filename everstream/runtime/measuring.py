@@ -8,7 +8,7 @@ anyway, and only looked up on request.
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from everstream.core.measuring.meter import Losses, Meter
+from everstream.core.measuring import Losses, Meter
 from everstream.pipeline.source import NO_LOAD
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
 
@@ -51,8 +51,6 @@ class TimeUse:
 
 
 class NoUse(TimeUse):
-    """Counts nothing."""
-
     def rests(self, now_s: float, *, blocked: bool) -> None:
         pass
 

@@ -67,9 +67,11 @@ class MessageLog(Protocol):
 
     def full_segment(self) -> Segment | None:
         """A segment that should be written now, if there is one."""
+        return None
 
     def seal(self) -> list[Segment]:
         """Everything sent so far, as segments a checkpoint can name."""
+        return []
 
     def prune(self, received: Mapping[str, int]) -> None:
         """Frames up to these positions will not be requested any more."""
@@ -83,7 +85,7 @@ class MessageLog(Protocol):
         """The sender had ended: whatever else is lost, its end is known to have this position."""
 
 
-class DurableLog:
+class DurableLog(MessageLog):
     """In the store, as segments."""
 
     def __init__(
@@ -164,7 +166,7 @@ class DurableLog:
         return Segment(f"{owner}/{self._generation:x}-{self._made:08d}.log", self.channels)
 
 
-class MemoryLog:
+class MemoryLog(MessageLog):
     """In this process alone."""
 
     size_bytes = None
@@ -178,12 +180,6 @@ class MemoryLog:
 
     def after(self, channel: ChannelId, sequence: int) -> list[Frame]:
         return [frame for frame in self.frames[channel] if frame.sequence > sequence]
-
-    def full_segment(self) -> Segment | None:
-        return None
-
-    def seal(self) -> list[Segment]:
-        return []
 
     def prune(self, received: Mapping[str, int]) -> None:
         for channel, frames in self.frames.items():

@@ -177,12 +177,9 @@ def _extra(
     now_s = max((one["now_s"] for one in by_shard.values() if "now_s" in one), default=None)
     if now_s is not None:
         extra["now_s"] = now_s
-    extra |= _watermark(chain, [part.extras.get(key, {}) for part in _living(parts)])
+    living = [part for part in parts if not part.record.final] or parts
+    extra |= _watermark(chain, [part.extras.get(key, {}) for part in living])
     return extra
-
-
-def _living(parts: Sequence[_Part]) -> Sequence[_Part]:
-    return [part for part in parts if not part.record.final] or parts
 
 
 def _watermark(chain: ChainStages, extras: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

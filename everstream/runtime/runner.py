@@ -54,13 +54,11 @@ from everstream.core.scheme import Scheme
 from everstream.core.shard import Shard
 from everstream.core.status import ShardStatus
 from everstream.errors import CorruptObject, EnvironmentFault, EverstreamError, said
-from everstream.pipeline.sink import Permit
 from everstream.pipeline.source import EndOfStream
 from everstream.pipeline.state_backend import key_group, on_disk
 from everstream.pipeline.tuning import Tuning
 from everstream.runtime.chain import ChainStages
-from everstream.runtime.engine_api import EngineApi
-from everstream.runtime.jobs import CommitJob, Upload
+from everstream.runtime.engine_api import CommitJob, EngineApi, Upload
 from everstream.runtime.measuring import Alignment, NoUse, TimeUse, read_meter
 from everstream.runtime.outlets import make_outlets
 from everstream.runtime.pace import UNLIMITED, Pace
@@ -259,7 +257,6 @@ class ShardRunner:
             self._save_the_end()
 
     def on_uploaded(self, upload: Upload, ref: ObjectRef, upload_s: float) -> None:
-        """An upload has become durable."""
         if upload.generation != self.shard.generation:
             return
         self.engine.reached(self.shard.id, Point.AFTER_SNAPSHOT)
@@ -319,10 +316,11 @@ class ShardRunner:
 
     def _step(self) -> bool:
         if self._untold is not None:
-            self._guarded(self._tune)
+            tuning, self._untold = self._untold, None
+            self._guarded(self._outside_step, self.chain.tune, tuning)
             return True
         if self._timer_due():
-            self._guarded(self._call_timers)
+            self._guarded(self._outside_step, self.chain.call_timers, self.chain.now_s())
             return True
         instructions = self.shard.step(self._most())
         self._perform(instructions)
@@ -365,7 +363,7 @@ class ShardRunner:
                 case Deliver(frame=frame, records=records, watermark=watermark):
                     self._guarded(self._deliver, frame, records, watermark)
                 case Advance(watermark=watermark):
-                    self._guarded(self._advance, watermark)
+                    self._guarded(self._outside_step, self.chain.advance, watermark)
                 case Produce(most=most):
                     self._guarded(self._produce, most)
                 case Tell(report=report):
@@ -384,13 +382,15 @@ class ShardRunner:
                     for channel in channels:
                         self.outlets[channel.edge].cut(channel)
                 case Commit(permit=permit):
-                    self._commit(permit)
+                    waiting = self.chain.committable(permit)
+                    job = CommitJob(self.shard.id, self.shard.generation, permit, waiting)
+                    self.engine.commit(job)
                 case Announce(number=number):
                     self._guarded(self.chain.call_hook, "on_checkpoint", number)
                 case LoadState():
                     self._load(instruction)
                 case Start():
-                    self._guarded(self._start)
+                    self._guarded(self._outside_step, self.chain.start)
                 case Finish():
                     self._guarded(self._finish)
                 case Close():
@@ -450,16 +450,6 @@ class ShardRunner:
         for channel, again in self.sent.asked():
             self.chain.meter.replayed += sum(frame.records for frame in again)
             self.outlets[channel.edge].open(channel, again)
-
-    def _commit(self, permit: Permit) -> None:
-        self.engine.commit(
-            CommitJob(
-                self.shard.id,
-                self.shard.generation,
-                permit,
-                self.chain.committable(permit),
-            )
-        )
 
     def _load(self, order: LoadState) -> None:
         began_s = self.engine.clock_s()
@@ -553,18 +543,10 @@ class ShardRunner:
         elif frame.sequence:
             self.engine.grant(frame.channel, 1, self._wished())
 
-    def _advance(self, watermark: int) -> None:
-        self.chain.advance(watermark)
-        self._flush_outside_step()
-
     def _timer_due(self) -> bool:
         timer_at_s = self.chain.timer_at_s
         due = timer_at_s != math.inf and timer_at_s <= self.chain.now_s()
         return due and not self.shard.paused
-
-    def _call_timers(self) -> None:
-        self.chain.call_timers(self.chain.now_s())
-        self._flush_outside_step()
 
     def _produce(self, most: int) -> None:
         rest = self.chain.head.rest
@@ -599,14 +581,8 @@ class ShardRunner:
             return True
         return False
 
-    def _start(self) -> None:
-        self.chain.start()
-        self._flush_outside_step()
-
-    def _tune(self) -> None:
-        tuning, self._untold = self._untold, None
-        assert tuning is not None
-        self.chain.tune(tuning)
+    def _outside_step(self, work: Callable[..., None], *arguments: Any) -> None:
+        work(*arguments)
         self._flush_outside_step()
 
     # Output.

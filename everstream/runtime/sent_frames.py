@@ -71,10 +71,7 @@ class SourceLog(DurableLog):
     """Logs where each frame was read. The runner sets that before each step."""
 
     def __init__(
-        self,
-        plan: Plan,
-        shard: ShardId,
-        load: Callable[[Sequence[ObjectRef]], list[bytes]],
+        self, plan: Plan, shard: ShardId, load: Callable[[Sequence[ObjectRef]], list[bytes]]
     ) -> None:
         super().__init__(shard, plan.outputs[shard], load)
         self._plan = plan
@@ -207,7 +204,6 @@ class SentFrames:
 
     @property
     def size_bytes(self) -> int | None:
-        """The size of everything the log keeps."""
         return 0 if self.log is None else self.log.size_bytes
 
     @property
@@ -269,10 +265,7 @@ class SentFrames:
         return channels
 
     def restore(
-        self,
-        generation: Generation,
-        record: CheckpointRecord | None,
-        outlets: Mapping[int, Outlet],
+        self, generation: Generation, record: CheckpointRecord | None, outlets: Mapping[int, Outlet]
     ) -> None:
         """Restore the log as of the checkpoint; nothing is sent before all shards are ready."""
         if self.log is None:

@@ -20,8 +20,7 @@ from everstream.core.instructions import LoadState
 from everstream.core.protocols.base import Queues
 from everstream.runtime.chain import ChainStages
 from everstream.runtime.channel_state import CHANNELS, ChannelState, decoded_alone
-from everstream.runtime.engine_api import EngineApi
-from everstream.runtime.jobs import Upload
+from everstream.runtime.engine_api import EngineApi, Upload
 from everstream.runtime.outlets import Outlet
 from everstream.runtime.redistributed_state import load_share
 from everstream.runtime.sent_frames import SentFrames
@@ -70,10 +69,11 @@ class Snapshots:
             self._state.mark_failed(self._open[0].capture)
             self._open = None
         extras = self._chain.prepare(record.number)
-        channels = self._channel_state()
+        # Half of it, because one that is being uploaded is in memory, too.
+        most_bytes = self._space.memory_bytes // 2
+        channels = ChannelState(spill=Spill(self._space, self._inputs), most_bytes=most_bytes)
         if queues != "none":
             channels.outputs = {n: o.queued() for n, o in self._outlets.items() if not o.idle}
-        if queues != "none":
             for frame in waiting:
                 if queues == "both" or frame.begun:
                     channels.add(frame)
@@ -96,18 +96,11 @@ class Snapshots:
         else:
             self._closed.append(upload)
 
-    def _channel_state(self) -> ChannelState:
-        # Half of it, because one that is being uploaded is in memory, too.
-        most_bytes = self._space.memory_bytes // 2
-        return ChannelState(spill=Spill(self._space, self._inputs), most_bytes=most_bytes)
-
     @property
     def saving(self) -> bool:
-        """Whether a capture has slices left."""
         return self._state.saving
 
     def save_slice(self) -> None:
-        """Save some more of what was captured."""
         self._state.save_slice(self._engine.clock_s)
 
     def ready(self) -> Iterator[Upload]:

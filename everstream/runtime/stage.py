@@ -12,7 +12,7 @@ from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.sink import Committable, Writer
 from everstream.pipeline.source import Reader
 from everstream.pipeline.times import NO_WATERMARK
-from everstream.runtime.jobs import Persisting
+from everstream.runtime.engine_api import Persisting
 from everstream.runtime.outlets import Outlet
 from everstream.runtime.payload import BatchPayload
 
@@ -29,7 +29,6 @@ class PendingBatch:
         return self.start < len(self._batch)
 
     def fill(self, batch: Batch) -> None:
-        """The next batch was read."""
         self._batch, self.start = batch, 0
 
     def take(self, most: int) -> Batch:

@@ -8,11 +8,11 @@ import typer
 from everstream.core.registry import PROTOCOLS
 from everstream.errors import GraphError, UserError
 from everstream.pipeline.checkpointing import KeptLog
-from everstream.simulation.faults.injected import NO_FAULTS, STORM, Faults
-from everstream.simulation.schemes import policy_for, scheme_for
+from everstream.simulation.faults import NO_FAULTS, STORM, Faults
+from everstream.simulation.happenings import History
 from everstream.simulation.shapes import shape_for
-from everstream.simulation.storm import has_cycle
-from everstream.simulation.world import History, World
+from everstream.simulation.storm import has_cycle, policy_for, scheme_for
+from everstream.simulation.world import World
 
 app = typer.Typer(add_completion=False)
 
@@ -30,8 +30,7 @@ def replay(
         int, typer.Option(min=0, help="How often a standby takes over, at most.")
     ] = 0,
     storm: Annotated[
-        bool,
-        typer.Option(help="Inject every kind of fault at once, as in `everstream simulate`."),
+        bool, typer.Option(help="Inject every kind of fault at once, as in `everstream simulate`.")
     ] = False,
 ) -> None:
     """Simulate one run in virtual time and report whether its output was correct.

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Literal, TypeAlias
 
 from everstream.errors import NotStored
-from everstream.simulation.faults.oddities import STORES, raise_one
+from everstream.simulation.faults import STORES, raise_one
 from everstream.state.blobs import store_errors
 from everstream.state.objects import Data, checksum_of, pieces_of
 

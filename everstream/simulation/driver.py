@@ -8,12 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
-from everstream.core.checkpointing.manifest import (
-    KEPT_MANIFESTS,
-    EpochManifest,
-    manifests_in,
-    shard_counts,
-)
+from everstream.core.checkpointing.manifest import KEPT_MANIFESTS, EpochManifest, manifests_in
 from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.ids import TaskNumber, WorkerId, first_generation
 from everstream.core.messages import Command, Report, Shutdown
@@ -30,7 +25,7 @@ from everstream.core.orders import (
     SendTo,
     WriteManifest,
 )
-from everstream.core.plan import rescaled
+from everstream.core.plan import plan_changed, rescaled, shard_counts
 from everstream.core.plan_change import (
     Decision,
     Facts,
@@ -41,7 +36,6 @@ from everstream.core.plan_change import (
     StartQuiesce,
     TakePlan,
 )
-from everstream.core.plan_events import plan_changed
 from everstream.core.upgrade.compatibility import GoingOn, going_on
 from everstream.errors import EverstreamError, LeaseLost, StoreError
 from everstream.simulation.workers import SimulatedWorker
@@ -166,12 +160,6 @@ class SimulatedDriver:
 
     # Plans.
 
-    def _look_at_plan(self) -> None:
-        """Check whether the run is to have another plan."""
-        facts = Facts(len(self._present), shard_counts(self.world.wanted))
-        now_s = self.world.scheduler.now_s
-        self._perform(self.plan_change.look(self.coordinator, facts, now_s))
-
     def _perform(self, decisions: list[Decision]) -> None:
         world = self.world
         for decision in decisions:
@@ -233,7 +221,8 @@ class SimulatedDriver:
     def _tick(self) -> None:
         world = self.world
         if self.alive and not self._is_over:
-            self._look_at_plan()
+            facts = Facts(len(self._present), shard_counts(world.wanted))
+            self._perform(self.plan_change.look(self.coordinator, facts, world.scheduler.now_s))
             self.obey(self.coordinator.on_tick(world.scheduler.now_s))
             world.scheduler.after(0.01, self._tick, waits=True)
 

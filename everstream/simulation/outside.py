@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from everstream.errors import ConnectorError, InternalError
 from everstream.pipeline.batch import Batch, records_of
 from everstream.pipeline.sink import Committable, Delivery, Permit, Sink, SinkShard, Writer
-from everstream.simulation.faults.oddities import OPERATORS, raise_one
+from everstream.simulation.faults import OPERATORS, raise_one
 
 Place: TypeAlias = Literal["visible", "waiting"]
 Prepared: TypeAlias = tuple[str, int, int, int]

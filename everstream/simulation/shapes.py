@@ -1,11 +1,15 @@
 """Small pipelines for simulated runs, each with a plain sequential program of its output."""
 
+import math
 import random
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
+from everstream.connectors.generate.paced import Paced
 from everstream.connectors.generate.sources import Range
 from everstream.pipeline.aggregation.aggregates import count
 from everstream.pipeline.aggregation.aggregates import sum as sum_of
@@ -13,11 +17,83 @@ from everstream.pipeline.event_time.windows import Tumbling
 from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.spreading import Spread
 from everstream.pipeline.stream import Pipeline, Stream
-from everstream.simulation.clock_shapes import alarms
-from everstream.simulation.outside import OutsideSink
-from everstream.simulation.shape import Shape, chance_batch, chance_shards
+from everstream.simulation.outside import OutsideClock, OutsideSink
 
-__all__ = ["CYCLES", "EVENT_TIME_SHAPES", "SHAPES", "Shape", "columns", "shape_for", "two_loops"]
+
+@dataclass(frozen=True)
+class Shape:
+    """A pipeline over the numbers 0 to n-1, and its expected output, sink by sink."""
+
+    name: str
+    workers: int
+    build: Callable[[Pipeline, int], None]
+    expected: Callable[[], dict[str, list[Any]]]
+    ordered: bool = False
+    fixed: frozenset[str] = frozenset()
+    """Operators whose number of shards shows in the output."""
+
+    def pipeline(self, world: int) -> Pipeline:
+        pipeline = Pipeline(self.name)
+        self.build(pipeline, world)
+        return pipeline
+
+
+def chance_batch(n: int) -> int:
+    return 1 + n % 4
+
+
+def chance_shards(n: int) -> int:
+    return 1 + n % 2
+
+
+class Later(Operator):
+    """Holds each record back for a moment, by the clock."""
+
+    WAIT_S = 0.02
+
+    def on_start(self, ctx: Context) -> None:
+        self._ask(ctx)
+
+    def process(self, record: Any, ctx: Context) -> None:
+        held = self._held(ctx)
+        ctx.state.put("held", [*held, (ctx.now_s + self.WAIT_S, record)])
+        self._ask(ctx)
+
+    def on_timer(self, now_s: float, ctx: Context) -> None:
+        self._give(now_s, ctx)
+        self._ask(ctx)
+
+    def on_end(self, ctx: Context) -> None:
+        self._give(math.inf, ctx)
+
+    def _held(self, ctx: Context) -> list[tuple[float, Any]]:
+        held: list[tuple[float, Any]] = ctx.state.get("held", [])
+        return held
+
+    def _give(self, until_s: float, ctx: Context) -> None:
+        held = self._held(ctx)
+        for due_s, record in held:
+            if due_s <= until_s:
+                ctx.emit(record)
+        ctx.state.put("held", [waits for waits in held if waits[0] > until_s])
+
+    def _ask(self, ctx: Context) -> None:
+        for due_s, _ in self._held(ctx)[:1]:
+            ctx.call_at(due_s)
+
+
+def alarms(chance: random.Random) -> Shape:
+    """A source that follows a clock, and an operator that waits for one."""
+    n, shards, workers = chance.randint(20, 80), chance.randint(1, 2), chance.randint(1, 3)
+    rate = chance.choice((100, 400))
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        paced = Paced(Range(n, batch=3), rate, clock=OutsideClock(world))
+        numbers = pipeline.source(paced, name="numbers", shards=shards)
+        later = numbers.on_demand().process(Later(), name="later", shards=shards)
+        later.sink(OutsideSink(world), name="out")
+
+    return Shape("alarms", workers, build, lambda: {"out": list(range(n))})
 
 
 class Pairs(Operator):

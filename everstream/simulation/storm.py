@@ -6,14 +6,37 @@ with a cycle, where the protocol allows one.
 """
 
 from collections.abc import Iterator
-from typing import Literal, TypeAlias, get_args
+from dataclasses import replace
+from typing import Final, Literal, TypeAlias, get_args
 
+from everstream.core.orders import Policy
 from everstream.core.registry import named
-from everstream.simulation.faults.injected import STORM, Faults
-from everstream.simulation.history import History
-from everstream.simulation.schemes import policy_for, scheme_for
+from everstream.core.scheme import Scheme, scheme_of
+from everstream.pipeline.checkpointing import KeptLog, Uncoordinated
+from everstream.simulation.faults import STORM, Faults
+from everstream.simulation.happenings import History
 from everstream.simulation.shapes import shape_for
 from everstream.simulation.world import World
+
+INTERVALS_S: Final = (0.01, 0.03, 0.08)
+JITTER: Final = 0.3
+
+
+def scheme_for(protocol: str, seed: int, *, log: KeptLog = "durable") -> Scheme:
+    """The protocol of this name; its shards' timers follow from the seed."""
+    choice = named(protocol).choice
+    if isinstance(choice, Uncoordinated):
+        every_s = INTERVALS_S[seed % len(INTERVALS_S)]
+        choice = replace(choice, every=every_s, jitter=JITTER, log=log)
+    return scheme_of(choice)
+
+
+def policy_for(protocol: str) -> Policy | None:
+    """Without checkpoints, no interval; otherwise the seed determines it."""
+    if named(protocol).choice is None:
+        return Policy(checkpoints=False, max_restarts=1000)
+    return None
+
 
 Verdict: TypeAlias = Literal["exact", "refused", "wrong"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -35,7 +58,6 @@ def verdict_on(history: History) -> Verdict:
 
 
 def histories(protocol: str, seeds: range, faults: Faults = STORM) -> Iterator[History]:
-    """One run for each seed."""
     for seed in seeds:
         yield world_in_storm(protocol, seed, faults).run()
 

@@ -17,7 +17,7 @@ from everstream.core.messages import Command, Report, Resume, ShardFailed, Shutd
 from everstream.core.scheme import Scheme
 from everstream.errors import EnvironmentFault, InternalError, said
 from everstream.pipeline.tuning import Tuning
-from everstream.runtime.jobs import CommitJob, Upload
+from everstream.runtime.engine_api import CommitJob, Upload
 from everstream.runtime.message_log import Segment
 from everstream.runtime.outlets import CREDIT
 from everstream.runtime.payload import BatchPayload
@@ -101,7 +101,6 @@ class SimulatedWorker:
             self._tick()
 
     def take_place(self, worker: WorkerId) -> None:
-        """From now on it is this worker."""
         plan, self.id = self.plan, worker
         for shard in plan.workers[worker]:
             pace = self.world.pace()
@@ -121,10 +120,7 @@ class SimulatedWorker:
             self._event(f"{frame.channel}: {what}, generation {frame.generation}")
         if frame.payload is not None:
             frame.payload = BatchPayload(encoded=frame.payload.encoded)
-        self._carry(
-            self.plan.worker_of[frame.channel.receiver],
-            lambda peer: peer.receive(frame),
-        )
+        self._carry(self.plan.worker_of[frame.channel.receiver], lambda peer: peer.receive(frame))
 
     def grant(self, channel: ChannelId, frames: int, most: int) -> None:
         shard = self.runners[channel.receiver].shard

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
 from itertools import count
+from typing import get_args
 
 from everstream.core.checkpointing.manifest import EpochManifest, manifests_in
 from everstream.core.coordinators.coordinator import Coordinator
@@ -17,38 +18,32 @@ from everstream.core.ids import TaskNumber
 from everstream.core.orders import Outcome, Policy
 from everstream.core.plan import Plan, make_plan, rescaled
 from everstream.core.scheme import ALIGNED, Scheme
-from everstream.core.upgrade.compatibility import (
-    NO_OVERRIDES,
-    GoingOn,
-    UpgradeOverrides,
-    going_on,
-)
+from everstream.core.upgrade.compatibility import NO_OVERRIDES, GoingOn, UpgradeOverrides, going_on
 from everstream.errors import InternalError
 from everstream.pipeline.operator import StateKind
 from everstream.pipeline.state_backend import placed
 from everstream.pipeline.tuning import Tuning, merged, resolved, tunable_in
 from everstream.runtime.pace import Pace
 from everstream.simulation.checks import Answers, Safety
-from everstream.simulation.disk import SimulatedDisk
+from everstream.simulation.disk import Operation, SimulatedDisk
 from everstream.simulation.driver import SimulatedDriver
-from everstream.simulation.faults.injected import Faults
-from everstream.simulation.faults.mishaps import ProcessMishaps
-from everstream.simulation.faults.store_mishaps import CHECKPOINT_TIMEOUT_S, StoreMishaps
-from everstream.simulation.history import History
+from everstream.simulation.faults import OPERATORS, Faults, raise_one
+from everstream.simulation.happenings import Happenings, History, Scheduler
 from everstream.simulation.outside import Outside, OutsideSink
-from everstream.simulation.scheduler import Scheduler
 from everstream.simulation.shapes import Shape
 from everstream.simulation.workers import SimulatedWorker
-from everstream.state.manifests import entry_of
+from everstream.state.manifests import FOLDER, entry_of
 from everstream.state.store import CheckpointStore, Lease
 
-__all__ = ["History", "World"]
-
+CHECKPOINT_TIMEOUT_S = 2.0
+"""Many times what an epoch takes here, and less than what a slow upload does."""
+SECONDS_SINCE_1970 = 1e9
+"""When a simulated run begins, by clocks that were not set."""
 PACK_AFTER_S = 0.3
 """Longer than Spark usually takes to restart a task."""
 
 
-class World(ProcessMishaps, StoreMishaps):
+class World(Happenings):
     """Everything in one simulated run."""
 
     coordinator: Coordinator
@@ -56,6 +51,9 @@ class World(ProcessMishaps, StoreMishaps):
     store: CheckpointStore
     lease: Lease
     """The newest lease."""
+    driver: SimulatedDriver
+    fixed_time_s: float | None = None
+    """The time by all clocks, if only a test lets it pass."""
 
     def __init__(
         self,
@@ -107,11 +105,16 @@ class World(ProcessMishaps, StoreMishaps):
         self.tuning = Tuning()
         self.spares = spares
         self.lost_slots: set[TaskNumber] = set()
+        """Tasks for which Spark has no slot."""
         self.pack_after_s = PACK_AFTER_S if faults.lost_slots else math.inf
         self.everybody: list[SimulatedWorker] = []
+        """All workers that were ever started."""
         self.attempts: Counter[TaskNumber] = Counter()
         processes = map(TaskNumber, range(len(self.plan.workers) + spares))
         self.clock_ahead_s = dict.fromkeys(processes, 0.0)
+        """Process -> how far the clock of its machine is ahead of the time."""
+        self._slow_uploads = 0
+        self._hung_uploads = 0
         self.outside.wall_s = lambda: self.wall_s(TaskNumber(0))
         self.operator_trouble: list[str] = []
         self.both_copies = faults.both_copies
@@ -239,3 +242,242 @@ class World(ProcessMishaps, StoreMishaps):
         self.tuning = Tuning(self.tuning.version + 1, settings)
         for worker in self.workers.values():
             worker.on_tune(self.tuning)
+
+    # Faults of processes. Without an argument, chance decides which one a fault hits.
+
+    def _choose_worker(self, id: int | None) -> SimulatedWorker | None:
+        alive = [h for h in self.workers.values() if h.alive and (id is None or h.id == id)]
+        return self.scheduler.random.choice(alive) if alive and self.outcome is None else None
+
+    def kill_worker(self, id: int | None = None) -> None:
+        worker = self._choose_worker(id)
+        if worker is not None:
+            self.fault(f"kill {_name(worker)}")
+            worker.die()
+            self._replace(worker, "killed")
+
+    def lose_worker(self, id: int | None = None) -> None:
+        """Silent for too long: replaced, but it survives as a zombie for a while."""
+        worker = self._choose_worker(id)
+        if worker is not None:
+            self.fault(f"{_name(worker)} is thought dead")
+            self.after(0.2, worker.die)
+            self._replace(worker, "silent")
+
+    def _replace(self, worker: SimulatedWorker, how: str) -> None:
+        self.driver.start_worker(worker.number)
+        if self.scheduler.random.random() < 0.7:
+            # Otherwise the driver notices only when the next attempt joins.
+            self.driver.on_worker_lost(worker.number, how)
+
+    def lose_slot(self, id: int | None = None) -> None:
+        """A worker dies with its machine: its task finds no slot for a long time, or never.
+
+        One slot always stays or returns; otherwise no process would be left to end the run.
+        """
+        worker = self._choose_worker(id)
+        if worker is None:
+            return
+        number, driver = worker.number, self.driver
+        self.fault(f"{_name(worker)} dies, and its slot is gone")
+        worker.die()
+        self.lost_slots.add(number)
+
+        def notice() -> None:
+            if driver.alive and driver.workers.get(number) is worker:
+                driver.on_worker_lost(number, "killed")
+
+        self.after(0.05, notice)
+        last = len(self.lost_slots) >= len(self.workers)
+        if last or self.scheduler.random.random() < 0.7:
+            self.after(0.8, lambda: self.return_slot(number))
+
+    def return_slot(self, number: TaskNumber) -> None:
+        """There is a slot for this task again."""
+        self.lost_slots.discard(number)
+        if self.outcome is None:
+            self.fault(f"the slot of task {number} is back")
+            if self.driver.up and number not in self.driver.starting:
+                self.driver.start_worker(number)
+
+    def kill_driver(self) -> None:
+        if self.outcome is not None:
+            return
+        self.fault("kill the driver")
+        self.driver.alive = False
+        for worker in self.workers.values():
+            # Workers notice after a while; until then they are zombies.
+            self.after(0.05, worker.die)
+        self.after(0.02, self.new_driver().take_over)
+
+    def take_over(self) -> None:
+        """A standby takes over from a driver that seemed dead and continues until it notices."""
+        if self.outcome is not None:
+            return
+        self.fault("a standby takes over")
+        zombies = dict(self.workers)
+        self.after(0.02, self.new_driver().take_over)
+        for worker in zombies.values():
+            self.after(0.5, worker.die)  # their driver may never notice, if it has nothing to write
+
+    def cut_power(self) -> None:
+        """Of the machine on which everything runs: no process survives, not even as a zombie."""
+        if self.outcome is not None:
+            return
+        self.fault("the power is cut")
+        self.end_processes()
+        log = self.disk.list(FOLDER)
+        self.disk.lose_unsynced()
+        self.answers.on_power_cut(log, self.disk.list(FOLDER))
+        self.outside.lose_unsynced()
+        self.after(0.1, self.new_driver().take_over)
+
+    def end_processes(self) -> None:
+        """The driver and all workers die, zombies too."""
+        self.driver.alive = False
+        for worker in self.everybody:
+            if worker.alive:
+                worker.die()
+
+    def time_s(self) -> float:
+        """The time by clocks that were not set, in seconds since 1970."""
+        if self.fixed_time_s is not None:
+            return self.fixed_time_s
+        return SECONDS_SINCE_1970 + self.scheduler.now_s
+
+    def wall_s(self, machine: TaskNumber) -> float:
+        """The time on the clock of this worker's machine."""
+        return self.time_s() + self.clock_ahead_s[machine]
+
+    def jump_clock(self) -> None:
+        """The clock of one machine, or of all, is set."""
+        chance = self.scheduler.random
+        by_s = chance.choice((0.05, 5.0, 3600.0)) * chance.choice((-1, 1))
+        machines = chance.choice(
+            (list(self.clock_ahead_s), [chance.choice(list(self.clock_ahead_s))])
+        )
+        self.fault(f"clocks of machines {machines} are set by {by_s:g} s")
+        for machine in machines:
+            self.clock_ahead_s[machine] += by_s
+
+    def fail_operator(self) -> None:
+        """One of the next calls of an operator, a source or a hook raises something."""
+        self.fault("an operator is about to fail")
+        self.operator_trouble.append(f"operators fail at {self.scheduler.now_s:.6f}")
+
+    def trouble(self) -> None:
+        """User code is at work: a pending fault may strike here."""
+        if self.operator_trouble and self.scheduler.random.random() < 0.3:
+            raise_one(OPERATORS, self.operator_trouble.pop(), self.scheduler.random)
+
+    def fail_sink(self) -> None:
+        self.fault("a sink is about to fail")
+        self.outside.odd.append(f"sinks fail at {self.scheduler.now_s:.6f}")
+
+    def rot_output(self) -> None:
+        waiting = sorted(self.outside.waiting)
+        if waiting:
+            chosen = self.scheduler.random.choice(waiting)
+            self.fault(f"rot output {chosen}")
+            self.outside.rot(chosen)
+
+    # Faults of the store.
+
+    def fill_disk(self, for_s: float | None = None) -> None:
+        self.fault("disk full")
+        self.disk.full = True
+        delay_s = self.scheduler.jitter_s(0.1) if for_s is None else for_s
+        self.scheduler.after(delay_s, self._empty_disk)
+
+    def _empty_disk(self) -> None:
+        self.fault("disk has room again")
+        self.disk.full = False
+
+    def lose_answer(self) -> None:
+        """The next manifest arrives, but the disk reports that it did not."""
+        self.fault("the answer to the next manifest gets lost")
+        self.disk.lose_answer = True
+
+    def delay_manifest(self, for_s: float | None = None) -> None:
+        """The next entry of the log times out, and arrives when it is no longer expected."""
+        self._delay("manifests/", for_s)
+
+    def delay_object(self, for_s: float | None = None) -> None:
+        self._delay("objects/", for_s)
+
+    def _delay(self, prefix: str, for_s: float | None) -> None:
+        self.fault(f"the next put into {prefix} times out")
+
+        def later(path: str, put: Callable[[], None]) -> None:
+            typical_s = self.scheduler.random.choice((0.01, 0.05, 0.3))
+            delay_s = self.scheduler.jitter_s(typical_s) if for_s is None else for_s
+            self.fault(f"{path} times out")
+            self.scheduler.after(delay_s, lambda: self._land(path, put))
+
+        self.disk.delayed[prefix] = later
+
+    def _land(self, path: str, put: Callable[[], None]) -> None:
+        self.fault(f"{path} arrives late")
+        put()
+        self.moment("late")
+
+    def slow_upload(self) -> None:
+        """The next checkpoint that a shard saves arrives late."""
+        self.fault("the next upload is slow")
+        self._slow_uploads += 1
+
+    def hang_upload(self) -> None:
+        """The next checkpoint that a shard saves never arrives, without an error.
+
+        Unless it is the shard's last: nothing could replace it, so the run would wait for it.
+        """
+        self.fault("the next upload hangs")
+        self._hung_uploads += 1
+
+    def next_upload_s(self, final: bool) -> float:
+        """How long the next upload takes, of a shard's last checkpoint or another."""
+        if self._hung_uploads and not final:
+            self._hung_uploads -= 1
+            return math.inf
+        if not self._slow_uploads:
+            return self.scheduler.jitter_s(self.upload_s)
+        self._slow_uploads -= 1
+        slow_s = 2 * CHECKPOINT_TIMEOUT_S
+        self.scheduler.after(slow_s, lambda: self.fault("the slow upload ends"))
+        return slow_s
+
+    def fail_oddly(self) -> None:
+        """The next operation of one kind raises an error that no caller expects."""
+        operation = self.scheduler.random.choice(get_args(Operation))
+        self.fault(f"the next {operation} fails oddly")
+        self.disk.odd[operation] += 1
+
+    def rot_object(self, path: str | None = None) -> None:
+        """An object is changed or gone, sometimes its copy as well; where a path is given, always.
+
+        Often one of the newest: only one checkpoint needs these, so there is one to fall back to.
+        """
+        paths = [path] if path is not None else self.disk.list("objects/")
+        objects = [path for path in paths if self.disk.files[path]]
+        if objects:
+            by_number = sorted(objects, key=lambda path: path.rpartition("/")[2])
+            among = by_number[-3:] if self.scheduler.random.random() < 0.5 else objects
+            chosen = self.scheduler.random.choice(among)
+            copy = chosen.replace("objects/", "copies/", 1)
+            both = path or self.scheduler.random.random() < self.both_copies
+            if both and self.disk.files.get(copy):
+                self._rot(copy)
+            elif self.scheduler.random.random() < 0.5 and self.disk.files.get(copy):
+                chosen = copy
+            self._rot(chosen)
+
+    def _rot(self, path: str) -> None:
+        self.fault(f"rot {path}")
+        if self.scheduler.random.random() < 0.3:
+            del self.disk.files[path]
+        else:
+            self.disk.rot(path)
+
+
+def _name(worker: SimulatedWorker) -> str:
+    return f"the spare {worker.number}" if worker.id is None else f"worker {worker.id}"

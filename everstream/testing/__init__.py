@@ -7,7 +7,7 @@ connectors. With pytest, the fixtures `harness`, `operator_harness` and `check_p
 without an import.
 """
 
-from everstream.simulation.faults.injected import Faults
+from everstream.simulation.faults import Faults
 from everstream.testing.checking import CheckFailed, CheckReport, check
 from everstream.testing.operator_harness import OperatorHarness, operator
 from everstream.testing.pipeline_harness import Harness, harness

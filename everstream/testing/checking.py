@@ -14,9 +14,8 @@ from typing import Any, Final, TypeAlias
 
 from everstream.audit.comparison import compare as differences_of
 from everstream.audit.comparison import fingerprint
-from everstream.core.checkpointing.manifest import shard_counts
 from everstream.core.orders import Outcome
-from everstream.core.plan import make_plan
+from everstream.core.plan import make_plan, shard_counts
 from everstream.core.scheme import scheme_of
 from everstream.errors import EverstreamError, StoreError, UserError
 from everstream.pipeline.batch import Batch
@@ -25,9 +24,9 @@ from everstream.pipeline.graph import ByKey, Graph, Kind
 from everstream.pipeline.operator import Operator
 from everstream.pipeline.state_backend import any_on_disk
 from everstream.pipeline.stream import Pipeline
-from everstream.simulation.faults.injected import NO_FAULTS, Faults
-from everstream.simulation.history import History
-from everstream.simulation.schemes import INTERVALS_S, JITTER
+from everstream.simulation.faults import NO_FAULTS, Faults
+from everstream.simulation.happenings import History
+from everstream.simulation.storm import INTERVALS_S, JITTER
 from everstream.simulation.world import World
 from everstream.testing.feeds import Feed, Feeds, as_batch
 from everstream.testing.instrumenting import emitted_name, instrumented

@@ -36,8 +36,8 @@ from everstream.pipeline.state_backend import any_on_disk
 from everstream.pipeline.stream import Pipeline
 from everstream.pipeline.times import TimeOf, microseconds
 from everstream.runtime.runner import ShardRunner
-from everstream.simulation.faults.injected import NO_FAULTS
-from everstream.simulation.shape import Shape
+from everstream.simulation.faults import NO_FAULTS
+from everstream.simulation.shapes import Shape
 from everstream.simulation.workers import SimulatedWorker
 from everstream.simulation.world import World
 from everstream.state.store import CheckpointStore

@@ -9,7 +9,7 @@ from everstream.core.orders import Outcome
 from everstream.engine.result import RunResult
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.sink import Sink
-from everstream.simulation.faults.injected import NO_FAULTS, Faults
+from everstream.simulation.faults import NO_FAULTS, Faults
 from everstream.simulation.workers import SimulatedWorker
 from everstream.simulation.world import World
 from tests.docs.simulated import Given

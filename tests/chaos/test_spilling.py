@@ -10,8 +10,7 @@ import pytest
 
 import everstream as es
 from everstream.events import EpochStable, MetricsSampled, RunEvent
-from everstream.runtime import spilled
-from everstream.runtime.outlets import waiting
+from everstream.runtime import spilled, waiting
 from tests.sampling import sampled
 
 from .conftest import KEYS, MASTER, RECORDS, Gated, Killer, kill, open_gate

@@ -3,10 +3,10 @@
 from typing import Any
 
 import everstream as es
-from everstream.core.checkpointing.manifest import EpochManifest, shard_counts
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.ids import CheckpointNumber, Epoch
-from everstream.core.plan import Plan, make_plan
+from everstream.core.plan import Plan, make_plan, shard_counts
 from everstream.state.objects import ObjectRef
 
 

@@ -9,10 +9,9 @@ import pytest
 
 import everstream as es
 from everstream.core.autoscaling import Scaler, changeable
-from everstream.core.checkpointing.manifest import shard_counts
 from everstream.core.ids import ShardId
-from everstream.core.measuring.meter import Meter
-from everstream.core.plan import Plan, make_plan, rescaled
+from everstream.core.measuring import Meter
+from everstream.core.plan import Plan, make_plan, rescaled, shard_counts
 
 STEP_S = 0.5
 PAUSE_S = 0.5

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from everstream.core.measuring.histogram import BUCKETS, LOWEST_S, Histogram, merged
+from everstream.core.measuring import BUCKETS, LOWEST_S, Histogram, merged
 
 CLOSE = 2 ** (1 / 8) - 1
 """A bucket is so wide."""

@@ -7,15 +7,10 @@ from typing import Any
 import pytest
 
 from everstream.connectors.generate.sources import Range
-from everstream.core.checkpointing.manifest import (
-    EpochManifest,
-    check_fits,
-    records_for,
-    shard_counts,
-)
+from everstream.core.checkpointing.manifest import EpochManifest, check_fits, records_for
 from everstream.core.checkpointing.record import CheckpointRecord, LogKind
 from everstream.core.ids import ChannelId, CheckpointNumber, Epoch, ShardId
-from everstream.core.plan import Plan, make_plan, spread
+from everstream.core.plan import Plan, make_plan, shard_counts, spread
 from everstream.errors import GraphError, UserError
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.state.store import ObjectRef

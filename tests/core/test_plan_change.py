@@ -5,12 +5,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from everstream.core.checkpointing.manifest import shard_counts
 from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.ids import TaskNumber, first_generation
 from everstream.core.messages import Restored
 from everstream.core.orders import Phase, Policy
-from everstream.core.plan import Plan, spread
+from everstream.core.plan import Plan, shard_counts, spread
 from everstream.core.plan_change import (
     PLAN_MOVES,
     Decision,

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 import everstream as es
-from everstream.core.checkpointing.manifest import EpochManifest, shard_counts
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.ids import Epoch, ShardId
-from everstream.core.plan import Plan, make_plan
+from everstream.core.plan import Plan, make_plan, shard_counts
 from everstream.core.upgrade.compatibility import fallbacks, going_on
 from everstream.core.upgrade.redistribute import is_quiesced, moved, redistribute
 from tests.core.redistributing import manifest, plan

@@ -18,7 +18,7 @@ from everstream.pipeline.options import RunOptions, with_overrides
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
 from everstream.pipeline.stream import Pipeline
-from everstream.simulation.faults.injected import NO_FAULTS
+from everstream.simulation.faults import NO_FAULTS
 from everstream.simulation.shapes import Shape
 from everstream.simulation.workers import SimulatedWorker
 from everstream.simulation.world import World

@@ -25,7 +25,7 @@ from everstream.pipeline.batch import Batch, records_of
 from everstream.pipeline.source import EndOfStream
 from everstream.pipeline.stream import Pipeline
 from everstream.simulation.disk import SimulatedDisk
-from everstream.simulation.faults.injected import NO_FAULTS
+from everstream.simulation.faults import NO_FAULTS
 from everstream.simulation.workers import SimulatedWorker
 from everstream.simulation.world import World
 from everstream.state import FsspecBlobs

@@ -22,7 +22,7 @@ from everstream.pipeline.aggregation.aggregates import count
 from everstream.pipeline.describing import A_FUNCTION
 from everstream.pipeline.keys import KEY_GROUPS, Keying
 from everstream.pipeline.stream import Pipeline, Stream
-from everstream.simulation.schemes import scheme_for
+from everstream.simulation.storm import scheme_for
 from everstream.state.savepoints import savepoint, savepoints_in, take_savepoint
 from everstream.state.store import CheckpointStore
 from tests.fixtures.make import FOLDER

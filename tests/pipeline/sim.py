@@ -9,8 +9,8 @@ import polars as pl
 from everstream.connectors.generate.sources import FromFunction
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.stream import Pipeline, Stream
-from everstream.simulation.faults.injected import NO_FAULTS, Faults
-from everstream.simulation.history import History
+from everstream.simulation.faults import NO_FAULTS, Faults
+from everstream.simulation.happenings import History
 from everstream.simulation.outside import OutsideSink
 from everstream.simulation.shapes import Shape
 from everstream.simulation.world import World

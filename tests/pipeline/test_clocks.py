@@ -23,7 +23,7 @@ from everstream.pipeline.source import EndOfStream, Reader
 from everstream.pipeline.stream import Pipeline
 from everstream.pipeline.times import PACE_WHILE_AHEAD, ForwardClock
 from everstream.simulation.disk import SimulatedDisk
-from everstream.simulation.faults.injected import Faults
+from everstream.simulation.faults import Faults
 from everstream.simulation.outside import OutsideSink
 from everstream.state.store import CheckpointStore
 from tests.pipeline.sim import Sink, Total, rows_source, simulate

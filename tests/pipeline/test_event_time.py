@@ -9,7 +9,7 @@ import pytest
 import everstream as es
 from everstream.connectors.generate.sources import FromList
 from everstream.pipeline.stream import Pipeline
-from everstream.simulation.faults.injected import Faults
+from everstream.simulation.faults import Faults
 from everstream.simulation.outside import OutsideSink
 from everstream.simulation.shapes import Shape
 from everstream.simulation.world import World

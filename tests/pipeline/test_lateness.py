@@ -14,7 +14,7 @@ from everstream.core.orders import Outcome
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.simulation.outside import OutsideSink
-from everstream.simulation.shape import Shape
+from everstream.simulation.shapes import Shape
 from tests.engine.microbatch.world import LocalWorld
 from tests.pipeline.sim import Sink, rows_source, simulate
 

@@ -14,7 +14,7 @@ from everstream.pipeline.batch import Batch
 from everstream.pipeline.graph import Broadcast, ByKey, Kind, OnDemand
 from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.stream import Pipeline, Stream
-from everstream.simulation.faults.injected import NO_FAULTS
+from everstream.simulation.faults import NO_FAULTS
 from everstream.simulation.outside import OutsideSink
 from everstream.simulation.shapes import Shape
 from everstream.simulation.world import World

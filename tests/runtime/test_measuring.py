@@ -10,7 +10,7 @@ import everstream as es
 from everstream.connectors.generate.sources import FromList
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import Epoch, Generation, ShardId
-from everstream.core.measuring.meter import Losses, Meter
+from everstream.core.measuring import Losses, Meter
 from everstream.core.messages import Recover, Resume, Stable
 from everstream.core.plan import make_plan
 from everstream.core.scheme import ALIGNED, UNALIGNED, Scheme, scheme_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from everstream.runtime.outlets.base import FrameSizes
+from everstream.runtime.outlets import FrameSizes
 from everstream.runtime.pace import FIRST, STEP_S, UNLIMITED, Pace
 from everstream.runtime.stage import PendingBatch
 from tests.runtime.wires import A, B

@@ -31,7 +31,7 @@ from everstream.errors import OperatorError
 from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.stream import Pipeline
 from everstream.runtime.chain import ChainStages
-from everstream.runtime.jobs import CommitJob
+from everstream.runtime.engine_api import CommitJob
 from everstream.simulation.outside import OutsideSink
 from everstream.state.store import ObjectRef
 from tests.runtime.workbench import WORLD, Bench, MemoryEngineApi, bench, wide

@@ -17,7 +17,7 @@ from everstream.pipeline.checkpointing import Uncoordinated
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.runtime.payload import BatchPayload
 from everstream.runtime.sent_frames import SourceLog, reads_again
-from everstream.simulation.faults.injected import Faults
+from everstream.simulation.faults import Faults
 from everstream.simulation.shapes import columns
 from everstream.simulation.world import World
 from everstream.state.objects import ObjectRef

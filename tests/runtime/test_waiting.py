@@ -17,13 +17,12 @@ from everstream.core.frames import FrameKind
 from everstream.errors import CorruptObject, EnvironmentFault
 from everstream.pipeline.graph import ByKey, OnDemand, Routing
 from everstream.pipeline.keys import Keying
-from everstream.runtime import spilled
+from everstream.runtime import spilled, waiting
 from everstream.runtime.channel_state import ChannelState
 from everstream.runtime.explaining import will_recur
-from everstream.runtime.outlets import waiting
-from everstream.runtime.outlets.waiting import Item, SpillingQueue
 from everstream.runtime.payload import BatchPayload
 from everstream.runtime.spilled import SpillSpace
+from everstream.runtime.waiting import Item, SpillingQueue
 from everstream.state import saved
 from everstream.state.storage import unnamed
 from tests.runtime.stores import Store

@@ -19,7 +19,7 @@ from everstream.core.scheme import ALIGNED
 from everstream.core.shard import ShardStatus
 from everstream.errors import CorruptObject
 from everstream.pipeline.stream import Pipeline, Stream
-from everstream.runtime.jobs import CommitJob, Upload
+from everstream.runtime.engine_api import CommitJob, Upload
 from everstream.runtime.message_log import Segment
 from everstream.runtime.runner import ShardRunner
 from everstream.simulation.outside import Outside, OutsideSink

@@ -1,8 +1,8 @@
 """Whether a simulated run shows that something is wrong, for the tests of mutants."""
 
-from everstream.simulation.faults.injected import Faults
-from everstream.simulation.schemes import scheme_for
+from everstream.simulation.faults import Faults
 from everstream.simulation.shapes import shape_for
+from everstream.simulation.storm import scheme_for
 from everstream.simulation.world import World
 
 FAULTS = Faults(rotten_objects=1, slow_uploads=0, odd_errors=0)

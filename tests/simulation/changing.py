@@ -11,7 +11,7 @@ from everstream.core.scheme import ALIGNED, Scheme
 from everstream.core.upgrade.compatibility import NO_OVERRIDES, UpgradeOverrides
 from everstream.pipeline.describing import check_names
 from everstream.pipeline.stream import Pipeline, Stream
-from everstream.simulation.faults.injected import NO_FAULTS
+from everstream.simulation.faults import NO_FAULTS
 from everstream.simulation.outside import OutsideSink
 from everstream.simulation.shapes import Shape
 from everstream.simulation.world import World

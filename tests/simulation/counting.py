@@ -6,7 +6,7 @@ from typing import Any
 from everstream.connectors.generate.sources import Range
 from everstream.core.orders import Policy
 from everstream.pipeline.stream import Pipeline
-from everstream.simulation.faults.injected import NO_FAULTS
+from everstream.simulation.faults import NO_FAULTS
 from everstream.simulation.outside import OutsideSink
 from everstream.simulation.shapes import Shape
 from everstream.simulation.world import World

@@ -24,7 +24,7 @@ from everstream.pipeline.aggregation.aggregates import sum as sum_of
 from everstream.pipeline.event_time.windows import Session, Tumbling
 from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.stream import Pipeline, Stream
-from everstream.simulation.schemes import scheme_for
+from everstream.simulation.storm import scheme_for
 from tests.pipeline.sim import as_tuple
 from tests.simulation.changing import Build, Changing
 

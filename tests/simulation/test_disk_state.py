@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from everstream.simulation.faults.injected import Faults
-from everstream.simulation.schemes import policy_for, scheme_for
+from everstream.simulation.faults import Faults
 from everstream.simulation.shapes import shape_for
+from everstream.simulation.storm import policy_for, scheme_for
 from everstream.simulation.world import World
 
 PROTOCOLS = ["aligned", "unaligned", "uncoordinated", "hmnr"]

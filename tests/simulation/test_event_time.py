@@ -6,7 +6,7 @@ import pytest
 
 import everstream as es
 from everstream.core.scheme import ALIGNED, UNALIGNED, Scheme, scheme_of
-from everstream.simulation.faults.injected import Faults
+from everstream.simulation.faults import Faults
 from everstream.simulation.shapes import EVENT_TIME_SHAPES
 from everstream.simulation.world import World
 

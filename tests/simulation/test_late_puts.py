@@ -9,9 +9,9 @@ import pytest
 
 from everstream.core.orders import Outcome
 from everstream.core.registry import PROTOCOLS, named
-from everstream.simulation.faults.injected import Faults
-from everstream.simulation.schemes import scheme_for
+from everstream.simulation.faults import Faults
 from everstream.simulation.shapes import shape_for
+from everstream.simulation.storm import scheme_for
 from everstream.simulation.world import World
 from everstream.state.manifests import ManifestLog
 

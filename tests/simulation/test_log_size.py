@@ -18,10 +18,10 @@ from everstream.core.registry import PROTOCOLS
 from everstream.events import PlanChanged
 from everstream.pipeline.stream import Pipeline
 from everstream.runtime.message_log import DurableLog, Segment
-from everstream.simulation.faults.injected import NO_FAULTS
+from everstream.simulation.faults import NO_FAULTS
 from everstream.simulation.outside import OutsideSink
-from everstream.simulation.schemes import policy_for, scheme_for
 from everstream.simulation.shapes import Shape
+from everstream.simulation.storm import policy_for, scheme_for
 from everstream.simulation.world import World
 from everstream.state.objects import Data, ObjectRef, pieces_of
 

@@ -21,11 +21,12 @@ from everstream.core.protocols.aligned import Aligned
 from everstream.core.protocols.base import Ask, FrameAction
 from everstream.core.shard import Shard
 from everstream.errors import StoreError
-from everstream.runtime.jobs import Upload
-from everstream.runtime.outlets import DemandOutlet, DirectOutlet, Item
+from everstream.runtime.engine_api import Upload
+from everstream.runtime.outlets import DemandOutlet, DirectOutlet
 from everstream.runtime.runner import ShardRunner
+from everstream.runtime.waiting import Item
 from everstream.simulation import disk
-from everstream.simulation.faults.injected import NO_FAULTS, Faults
+from everstream.simulation.faults import NO_FAULTS, Faults
 from everstream.simulation.outside import OutsideWriter
 from everstream.simulation.shapes import shape_for
 from everstream.simulation.workers import SimulatedWorker

@@ -21,7 +21,7 @@ from everstream.core.messages import Recover, Stable
 from everstream.core.protocols.uncoordinated import UncoordinatedProtocol
 from everstream.core.shard import Shard
 from everstream.runtime import sent_frames
-from everstream.runtime.jobs import Upload
+from everstream.runtime.engine_api import Upload
 from everstream.runtime.message_log import DurableLog, MemoryLog
 from everstream.runtime.outlets import DemandOutlet, DirectOutlet
 from everstream.simulation.outside import OutsideWriter

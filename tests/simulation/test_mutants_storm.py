@@ -23,11 +23,11 @@ from everstream.errors import CorruptObject, StoreError
 from everstream.pipeline.times import ForwardClock
 from everstream.runtime import explaining, runner
 from everstream.simulation import checks, disk
-from everstream.simulation.clock_shapes import alarms
 from everstream.simulation.disk import SimulatedDisk
-from everstream.simulation.faults.injected import NO_FAULTS, STORM, Faults
-from everstream.simulation.history import History
+from everstream.simulation.faults import NO_FAULTS, STORM, Faults
+from everstream.simulation.happenings import History
 from everstream.simulation.outside import Outside, OutsideTransaction
+from everstream.simulation.shapes import alarms
 from everstream.simulation.storm import histories
 from everstream.simulation.world import World
 from everstream.state import blobs

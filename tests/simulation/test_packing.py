@@ -7,14 +7,17 @@ from everstream.core.plan_change import PlanChange
 from everstream.core.registry import PROTOCOLS
 from everstream.events import PlanChanged, RunEvent, WorkersPacked
 from everstream.simulation import checks
-from everstream.simulation.faults.injected import LOST_SLOTS, NO_FAULTS
-from everstream.simulation.schemes import policy_for, scheme_for
+from everstream.simulation.faults import NO_FAULTS, Faults
 from everstream.simulation.shapes import shape_for
+from everstream.simulation.storm import policy_for, scheme_for
 from everstream.simulation.world import PACK_AFTER_S, World
 
 CHECKPOINTING = [name for name, protocol in PROTOCOLS.items() if protocol.choice is not None]
 ROUND = [name for name in CHECKPOINTING if PROTOCOLS[name].cycles]
 QUICK, MANY = 25, 500
+
+LOST_SLOTS = Faults(lost_slots=3, rescales=2, worker_kills=2, ambushes=1)
+"""Machines are lost for good in addition to other faults: shards are packed, and spread again."""
 
 
 def check(protocol: str, seeds: range, cycles: bool = False) -> tuple[int, int]:

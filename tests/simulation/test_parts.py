@@ -19,11 +19,12 @@ from everstream.runtime.chain import ChainStages
 from everstream.runtime.channel_state import ChannelState
 from everstream.runtime.pace import Pace
 from everstream.runtime.sent_frames import SourceLog
-from everstream.simulation.faults.injected import NO_FAULTS, Faults
-from everstream.simulation.schemes import scheme_for
+from everstream.simulation.faults import NO_FAULTS, Faults
+from everstream.simulation.happenings import History
 from everstream.simulation.shapes import EVENT_TIME_SHAPES, Shape, columns, shape_for
-from everstream.simulation.slow_work import RandomParts, slow_line
-from everstream.simulation.world import History, World
+from everstream.simulation.storm import scheme_for
+from everstream.simulation.world import World
+from tests.simulation.slow_work import RandomParts, slow_line
 
 Patch = pytest.MonkeyPatch
 EXACT = ["aligned", "unaligned", "uncoordinated", "hmnr", "bcs"]

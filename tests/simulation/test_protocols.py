@@ -17,11 +17,12 @@ from everstream.core.registry import PROTOCOLS
 from everstream.errors import GraphError
 from everstream.pipeline.stream import Pipeline
 from everstream.simulation.__main__ import app
-from everstream.simulation.faults.injected import NO_FAULTS, Faults
+from everstream.simulation.faults import NO_FAULTS, Faults
+from everstream.simulation.happenings import History
 from everstream.simulation.outside import OutsideSink
-from everstream.simulation.schemes import scheme_for
 from everstream.simulation.shapes import EVENT_TIME_SHAPES, Shape, shape_for
-from everstream.simulation.world import History, World
+from everstream.simulation.storm import scheme_for
+from everstream.simulation.world import World
 
 EXACT = ["unaligned", "uncoordinated", "hmnr", "bcs"]
 LOGGED = ["uncoordinated", "hmnr", "bcs"]
@@ -280,7 +281,7 @@ def test_while_a_branch_recovers_the_other_goes_on() -> None:
     seen: list[tuple[str, int]] = []
 
     def watch(text: str) -> None:
-        seen.append((text, world.coordinator.totals().get("right-out", 0)))
+        seen.append((text, world.coordinator.progress.totals().get("right-out", 0)))
 
     world.watchers.append(watch)
     world.scheduler.at(0.3, lambda: world.kill_worker(int(dead)))

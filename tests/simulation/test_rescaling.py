@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from everstream.connectors.generate.sources import Range
-from everstream.core.checkpointing.manifest import shard_counts
 from everstream.core.orders import Outcome
 from everstream.core.plan import rescaled as plan_with
+from everstream.core.plan import shard_counts
 from everstream.core.registry import PROTOCOLS
 from everstream.events import PlanChanged, RequestRefused
 from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.stream import Pipeline
-from everstream.simulation.faults.injected import NO_FAULTS, RESCALES, Faults
+from everstream.simulation.faults import NO_FAULTS, Faults
 from everstream.simulation.outside import OutsideSink
-from everstream.simulation.schemes import policy_for, scheme_for
 from everstream.simulation.shapes import EVENT_TIME_SHAPES, Shape, columns, shape_for
+from everstream.simulation.storm import policy_for, scheme_for
 from everstream.simulation.world import World
 
 CHECKPOINTING = [name for name, protocol in PROTOCOLS.items() if protocol.choice is not None]
@@ -28,6 +28,9 @@ OTHERS = {
     "event time": lambda chance: chance.choice(EVENT_TIME_SHAPES)(chance),
     "columns": columns,
 }
+
+RESCALES = Faults(rescales=6, worker_kills=2, ambushes=1)
+"""In addition to other faults, the numbers of shards change."""
 
 
 def rescaled(seed: int, shape: Shape, protocol: str, faults: Faults = RESCALES) -> int:

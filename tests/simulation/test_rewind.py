@@ -9,7 +9,7 @@ from everstream.errors import CorruptObject, UserError
 from everstream.inspection import look, rewind, state_of
 from everstream.inspection.checkpoints import CheckpointStatus
 from everstream.simulation.disk import SimulatedDisk
-from everstream.simulation.faults.injected import NO_FAULTS
+from everstream.simulation.faults import NO_FAULTS
 from everstream.simulation.shapes import shape_for
 from everstream.simulation.world import World
 from everstream.state.store import CheckpointStore

@@ -8,7 +8,7 @@ from everstream.core.orders import Outcome, Policy
 from everstream.core.scheme import NONE
 from everstream.events import CheckpointAborted, RunEvent, StoreDamaged
 from everstream.simulation.__main__ import app
-from everstream.simulation.faults.injected import NO_FAULTS, Faults
+from everstream.simulation.faults import NO_FAULTS, Faults
 from everstream.simulation.shapes import SHAPES, shape_for
 from everstream.simulation.world import World
 from tests.sampling import sampled

@@ -2,9 +2,9 @@
 
 import pytest
 
-from everstream.simulation.faults.injected import Faults
-from everstream.simulation.schemes import scheme_for
+from everstream.simulation.faults import Faults
 from everstream.simulation.shapes import shape_for
+from everstream.simulation.storm import scheme_for
 from everstream.simulation.world import World
 from everstream.state.backends import memory, overlay, slicing
 

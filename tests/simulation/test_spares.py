@@ -5,10 +5,9 @@ import pytest
 from everstream.core.orders import AssignWorker, Phase
 from everstream.core.registry import PROTOCOLS
 from everstream.simulation.driver import SimulatedDriver
-from everstream.simulation.faults.injected import NO_FAULTS, Faults
-from everstream.simulation.schemes import policy_for, scheme_for
+from everstream.simulation.faults import NO_FAULTS, Faults
 from everstream.simulation.shapes import shape_for
-from everstream.simulation.storm import has_cycle
+from everstream.simulation.storm import has_cycle, policy_for, scheme_for
 from everstream.simulation.world import World
 
 TAKEOVERS = Faults(takeovers=2)

@@ -16,17 +16,17 @@ from everstream.core.orders import Outcome, Policy
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.spreading import Spread
 from everstream.pipeline.stream import Pipeline
-from everstream.runtime import spilled
+from everstream.runtime import spilled, waiting
 from everstream.runtime.channel_state import ChannelState
-from everstream.runtime.outlets import DirectOutlet, waiting
-from everstream.runtime.outlets.waiting import SpillingQueue
+from everstream.runtime.outlets import DirectOutlet
 from everstream.runtime.spilled import Spill, Spilled
-from everstream.simulation.faults.injected import NO_FAULTS, STORM, Faults
+from everstream.runtime.waiting import SpillingQueue
+from everstream.simulation.faults import NO_FAULTS, STORM, Faults
+from everstream.simulation.happenings import History
 from everstream.simulation.outside import OutsideSink
-from everstream.simulation.schemes import scheme_for
-from everstream.simulation.shape import Shape
-from everstream.simulation.shapes import shape_for
-from everstream.simulation.world import History, World
+from everstream.simulation.shapes import Shape, shape_for
+from everstream.simulation.storm import scheme_for
+from everstream.simulation.world import World
 
 CYCLIC = ["unaligned", "uncoordinated", "hmnr", "bcs"]
 QUICK = 20

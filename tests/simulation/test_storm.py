@@ -11,7 +11,7 @@ from everstream.core.registry import PROTOCOLS
 from everstream.events import OperatorFailed, RunEvent
 from everstream.simulation import checks
 from everstream.simulation.__main__ import app as replay
-from everstream.simulation.history import History
+from everstream.simulation.happenings import History
 from everstream.simulation.storm import histories, replay_command, verdict_on
 
 QUICK = 10

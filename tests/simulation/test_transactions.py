@@ -9,7 +9,7 @@ import everstream as es
 from everstream.connectors.generate.sources import Range
 from everstream.core.scheme import scheme_of
 from everstream.pipeline.stream import Pipeline
-from everstream.simulation.faults.injected import Faults
+from everstream.simulation.faults import Faults
 from everstream.simulation.outside import OutsideSink
 from everstream.simulation.shapes import Shape
 from everstream.simulation.world import World

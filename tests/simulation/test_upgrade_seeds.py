@@ -12,8 +12,8 @@ import pytest
 from everstream.core.plan import make_plan
 from everstream.core.registry import PROTOCOLS
 from everstream.simulation.driver import SimulatedDriver
-from everstream.simulation.faults.injected import Faults
-from everstream.simulation.schemes import scheme_for
+from everstream.simulation.faults import Faults
+from everstream.simulation.storm import scheme_for
 from everstream.simulation.world import World
 from tests.simulation.upgrading import migrated, shape
 

@@ -24,9 +24,9 @@ from everstream.core.registry import PROTOCOLS
 from everstream.errors import InternalError
 from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.sink import SinkShard
-from everstream.simulation.faults.injected import NO_FAULTS
-from everstream.simulation.schemes import scheme_for
+from everstream.simulation.faults import NO_FAULTS
 from everstream.simulation.shapes import Shape
+from everstream.simulation.storm import scheme_for
 from everstream.simulation.workers import SimulatedWorker
 from everstream.simulation.world import World
 from everstream.state import saved

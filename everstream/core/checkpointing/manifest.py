@@ -1,19 +1,18 @@
 """Manifests: which checkpoints form an epoch, and what each shard restores from."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from everstream.core.checkpointing.record import CheckpointRecord, LogKind
 from everstream.core.ids import NO_EPOCH, ChannelId, Epoch, ShardId
-from everstream.core.plan import Plan
+from everstream.core.plan import Plan, shard_counts
 from everstream.core.registry import PROTOCOLS, either
 from everstream.errors import RunFailed, UserError
 from everstream.events import StoreDamaged
 from everstream.pipeline.describing import Description
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.sink import Delivery, Sink
-from everstream.state.manifests import standing
 from everstream.state.objects import check_format
 from everstream.state.store import CheckpointStore
 
@@ -86,48 +85,29 @@ class EpochManifest:
 
     def to_json(self) -> dict[str, Any]:
         objects = {ref.name: ref for r in self.records.values() for ref in r.all_objects}
-        return {
+        body = {
+            **vars(self),
             "format": FORMAT,
-            "pipeline": self.pipeline,
-            "epoch": self.epoch,
-            "final": self.final,
-            "began_s": self.began_s,
-            "duration_s": self.duration_s,
-            "written_at": self.written_at,
-            "shard_counts": self.shard_counts,
-            "log": self.log,
-            "described": self.described,
-            "irrevocable": self.irrevocable,
-            "key_groups": self.key_groups,
-            "most_shards": self.most_shards,
             "returns": list(self.returns),
-            "rewound": self.rewound,
             "records": [record.to_json() for record in self.records.values()],
             "objects": [ref.to_json() for ref in objects.values()],
         }
+        del body["is_doubtful"]
+        return body
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> "EpochManifest":
         what = f"the store's manifest of epoch {body.get('epoch')}"
         check_format(what, body.get("format", 1), FORMAT)
         records = [CheckpointRecord.from_json(record) for record in body["records"]]
+        saved = {one.name: body[one.name] for one in fields(cls) if one.name in body}
         return cls(
-            epoch=Epoch(body["epoch"]),
-            records={record.shard: record for record in records},
-            pipeline=body["pipeline"],
-            final=body["final"],
-            began_s=body["began_s"],
-            duration_s=body["duration_s"],
-            shard_counts=body["shard_counts"],
-            written_at=body.get("written_at"),
-            log=body.get("log", "none"),
-            described=body.get("described"),
-            irrevocable=body.get("irrevocable"),
-            key_groups=body.get("key_groups"),
-            most_shards=body.get("most_shards", {}),
-            returns=tuple(body.get("returns", ())),
-            rewound=body.get("rewound", False),
-            is_doubtful="returns" not in body,
+            **{
+                **saved,
+                "records": {record.shard: record for record in records},
+                "returns": tuple(body.get("returns", ())),
+                "is_doubtful": "returns" not in body,
+            }
         )
 
 
@@ -213,15 +193,6 @@ def manifests_in(store: CheckpointStore) -> list[EpochManifest]:
     if stored and any(skipped.slot > stored[0].slot for skipped in store.skipped):
         manifests[0] = replace(manifests[0], is_doubtful=True)
     return manifests
-
-
-def still_valid(manifests: Iterable[EpochManifest]) -> list[EpochManifest]:
-    """The manifests, newest first, that a run may roll back to; see `standing`."""
-    return standing(manifests)
-
-
-def shard_counts(plan: Plan) -> dict[str, int]:
-    return {name: plan.chains[chain].shards for name, chain in plan.chain_of.items()}
 
 
 def shown_once(plan: Plan) -> list[str]:

@@ -105,6 +105,11 @@ class CheckpointRecord:
         return (*self.objects, *self.files, *self.spilled, *self.carried, *logs, *of_parts)
 
     @property
+    def keeping(self) -> tuple[str, ...]:
+        """The operators that have something saved; all of them, if that is unknown."""
+        return self.operators if self.keeps is None else self.keeps
+
+    @property
     def restore_bytes(self) -> int:
         """How much must be read to restore its state."""
         own = sum(ref.size_bytes for ref in (*self.objects, *self.files))

@@ -33,7 +33,6 @@ class Membership:
 
     @property
     def complete(self) -> bool:
-        """All workers are present."""
         return len(self._addresses) == len(self._plan.workers)
 
     @property
@@ -42,7 +41,6 @@ class Membership:
 
     @property
     def spares(self) -> tuple[TaskNumber, ...]:
-        """The processes that are spares."""
         return tuple(self._spares)
 
     def join(self, process: TaskNumber, address: Any) -> WorkerId | None:
@@ -51,7 +49,8 @@ class Membership:
         A process prefers the worker with its own number: without spares the two are always the
         same.
         """
-        free = list(self._free())
+        places = map(WorkerId, range(len(self._plan.workers)))
+        free = [worker for worker in places if worker not in self._addresses]
         if not free:
             self._spares[process] = address
             return None
@@ -83,7 +82,3 @@ class Membership:
     def _take(self, process: TaskNumber, worker: WorkerId, address: Any) -> None:
         self._places[process] = worker
         self._addresses[worker] = address
-
-    def _free(self) -> Iterator[WorkerId]:
-        places = (WorkerId(number) for number in range(len(self._plan.workers)))
-        return (worker for worker in places if worker not in self._addresses)

@@ -31,9 +31,7 @@ class RunProgress:
         self._reports[report.shard] = report
 
     def went_back(
-        self,
-        generation: Generation,
-        records: Iterable[tuple[ShardId, CheckpointRecord | None]],
+        self, generation: Generation, records: Iterable[tuple[ShardId, CheckpointRecord | None]]
     ) -> None:
         """These shards are back at their checkpoints (None: at the empty start)."""
         for shard, record in records:
@@ -76,19 +74,18 @@ class RunProgress:
         return {sink: totals.get(sink, 0) for sink in self._shown_once}
 
     def sources_ended(self) -> bool:
-        ended = {shard for shard, report in self._reports.items() if report.ended}
-        return ended.issuperset(self._plan.source_shards())
+        return self._ended().issuperset(self._plan.source_shards())
 
     def sources_caught_up(self) -> bool:
         """Every source has emitted everything that existed when the run started, or has ended."""
-        reports = self._reports.items()
-        there = {shard for shard, report in reports if report.caught_up or report.ended}
-        return there.issuperset(self._plan.source_shards())
+        caught_up = {shard for shard, report in self._reports.items() if report.caught_up}
+        return (caught_up | self._ended()).issuperset(self._plan.source_shards())
 
     def all_ended(self) -> bool:
-        """Every shard has processed all its input."""
-        ended = {shard for shard, report in self._reports.items() if report.ended}
-        return ended.issuperset(self._plan.shards)
+        return self._ended().issuperset(self._plan.shards)
+
+    def _ended(self) -> set[ShardId]:
+        return {shard for shard, report in self._reports.items() if report.ended}
 
     def lost_frames(self, line: Mapping[ShardId, CheckpointRecord]) -> int:
         """Frames that could not be sent again, because a log was lost with its process."""

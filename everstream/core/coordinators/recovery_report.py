@@ -97,11 +97,7 @@ class RecoveryBook:
             report.checkpoints_back = max(report.checkpoints_back, checkpoints_back)
 
     def resumed(
-        self,
-        epoch: Epoch,
-        records_read: int,
-        now_s: float,
-        shown: Mapping[str, int] | None = None,
+        self, epoch: Epoch, records_read: int, now_s: float, shown: Mapping[str, int] | None = None
     ) -> None:
         """Every shard is back at the checkpoint, where `records_read` records had been read.
 

@@ -1,14 +1,14 @@
 """The facts of a run. Only `RunState` changes them, through named moves.
 
-The coordinator and its checkpoint strategy read the facts, which have no setters, and make the
-moves. `StrategyRun` in `strategy.py` lists those that a strategy may see and make.
+The coordinator, which is a `RunState`, and its checkpoint strategy read the facts, which have no
+setters, and make the moves.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from everstream.core.checkpointing.manifest import KEPT_MANIFESTS, EpochManifest, still_valid
+from everstream.core.checkpointing.manifest import KEPT_MANIFESTS, EpochManifest
 from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.coordinators.membership import Membership
 from everstream.core.coordinators.progress import CheckpointStats, RunProgress
@@ -33,6 +33,7 @@ from everstream.core.orders import (
 from everstream.core.plan import Plan
 from everstream.errors import EverstreamError, InternalError
 from everstream.events import CheckpointAborted, CheckpointsSucceed, RunEvent
+from everstream.state.manifests import standing
 
 
 class Outbox:
@@ -53,30 +54,6 @@ class Outbox:
     def take(self) -> list[Order]:
         orders, self._orders = self._orders, []
         return orders
-
-
-class Committing:
-    """The shards whose last commit is outstanding; none before `begin`."""
-
-    def __init__(self) -> None:
-        self._waiting: set[ShardId] = set()
-
-    @property
-    def waiting(self) -> Collection[ShardId]:
-        return self._waiting
-
-    @property
-    def done(self) -> bool:
-        return not self._waiting
-
-    def begin(self, shards: Collection[ShardId]) -> None:
-        """The last epoch is stable: these shards have output to commit."""
-        self._waiting = set(shards)
-
-    def committed(self, shard: ShardId, number: int, last: CheckpointNumber) -> None:
-        """A shard has committed everything up to a number; its last checkpoint counts."""
-        if number >= last:
-            self._waiting.discard(shard)
 
 
 class RunState:
@@ -100,7 +77,7 @@ class RunState:
         self.stored_manifests: Final = tuple(manifests)
         """The manifests in the store at the start, newest first, given up or not."""
         # Their start times are on the clock of another process, and mean nothing here.
-        self._manifests = [replace(manifest, began_s=0.0) for manifest in still_valid(manifests)]
+        self._manifests = [replace(manifest, began_s=0.0) for manifest in standing(manifests)]
         self._unwritten = self._manifests[0] if unwritten and self._manifests else None
         self._writing: EpochManifest | None = None
         self.outbox = Outbox()
@@ -109,7 +86,8 @@ class RunState:
         self.restarts = Restarts(policy, self.progress)
         self.termination = CycleTermination(plan.cycles)
         self.quiesce = Quiesce(plan.shards)
-        self.committing = Committing()
+        self.committing: set[ShardId] = set()
+        """The shards whose last commit is outstanding; none before `finish`."""
         self.checkpoint_stats = CheckpointStats()
         self.failures = FailedCheckpoints(policy.tolerable_failures)
 
@@ -197,11 +175,9 @@ class RunState:
         self._every_s = every_s
 
     def begin_stop(self, reason: str) -> None:
-        """Stop with a checkpoint."""
         self._stop = reason
 
     def withdraw_stop(self) -> None:
-        """The run is no longer to stop."""
         self._stop = None
 
     def store_answered(self) -> EpochManifest:
@@ -223,7 +199,6 @@ class RunState:
             self.end(Outcome.FAILED, failed)
 
     def good(self, number: int, owner: object = None) -> None:
-        """A checkpoint is good."""
         failed = self.failures.succeeded(owner)
         if failed:
             self.outbox.tell(CheckpointsSucceed(int(number), failed))
@@ -241,7 +216,7 @@ class RunState:
     def keep(self, manifest: EpochManifest) -> None:
         """This manifest is the newest in the store."""
         self._unwritten = None
-        self._manifests = still_valid([manifest, *self._manifests])
+        self._manifests = standing([manifest, *self._manifests])
         del self._manifests[KEPT_MANIFESTS:]
 
     def next_generation(self) -> Generation:
@@ -262,10 +237,7 @@ class RunState:
         self.restarts.book.going_back(names, rollback_s, checkpoints_back)
 
     def went_back(
-        self,
-        records: Iterable[tuple[ShardId, CheckpointRecord | None]],
-        *,
-        everybody: bool = False,
+        self, records: Iterable[tuple[ShardId, CheckpointRecord | None]], *, everybody: bool = False
     ) -> None:
         """These shards are back at their checkpoints (None: at the empty start)."""
         if everybody:
@@ -287,11 +259,16 @@ class RunState:
     def finish(self, waiting_for: Sequence[ShardId], now_s: float) -> None:
         """The last epoch is stable: the run is over once these have committed it."""
         self._enter(Phase.FINISHING)
-        self.committing.begin(waiting_for)
+        self.committing = set(waiting_for)
         self.end_when_committed(now_s)
 
+    def committed(self, shard: ShardId, number: int, last: CheckpointNumber) -> None:
+        """A shard has committed everything up to a number; its last checkpoint counts."""
+        if number >= last:
+            self.committing.discard(shard)
+
     def end_when_committed(self, now_s: float) -> None:
-        if self.phase is not Phase.FINISHING or not self.committing.done:
+        if self.phase is not Phase.FINISHING or self.committing:
             return
         if self.quiesce.wanted and not self.final:
             if self._writing is not None:  # the last manifest is what others resume from
@@ -305,7 +282,6 @@ class RunState:
         self.end(Outcome.FINISHED if self.final else stopped)
 
     def end(self, outcome: Outcome, error: EverstreamError | None = None) -> None:
-        """The run is over."""
         self._enter(Phase.DONE)
         self.tell_all(Shutdown())
         for process in self.workers.spares:

@@ -28,6 +28,7 @@ class TerminationDetector:
     round: int = 0
     over: bool = False
     waits: bool = False
+    """An answer is outstanding: the next probe may not be sent yet."""
     answers: dict[ShardId, Census] = field(default_factory=dict)
     _received_before: int | None = None
     """Frames that all shards had received in the last complete round, if all were passive then."""
@@ -45,11 +46,6 @@ class TerminationDetector:
         self.answers = {}
         self.waits = True
         return self.round
-
-    @property
-    def complete(self) -> bool:
-        """No answer is outstanding, so the next probe may be sent."""
-        return not self.waits
 
     def on_census(self, answer: Census) -> None:
         if answer.round != self.round or self.over or answer.shard not in self.cycle:
@@ -76,7 +72,7 @@ class CycleTermination:
         return [
             Probe(number, watch.next_round())
             for number, watch in enumerate(self._watches)
-            if watch.complete and not watch.over
+            if not watch.waits and not watch.over
         ]
 
     def on_census(self, answer: Census) -> list[int]:
@@ -139,7 +135,7 @@ class Quiesce:
             self._paused_in = generation
             self._watch.reset()
             return [Pause()]
-        if self._watch.complete and not self._watch.over:
+        if not self._watch.waits and not self._watch.over:
             return [Probe(EVERYBODY, self._watch.next_round())]
         return []
 

@@ -6,33 +6,92 @@ up, or that another operator would, is an error and never ignored silently. The 
 this: `renamed` moves state to another name, `dropped` leaves it behind.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from everstream.core.checkpointing.manifest import EpochManifest, check_fits, shard_counts
-from everstream.core.checkpointing.record import LogKind
-from everstream.core.plan import Plan
-from everstream.core.upgrade.migration_rules import (
-    Carried,
-    alike,
-    carried,
-    changed_in,
-    on_their_way,
-)
+from everstream.core.checkpointing.manifest import EpochManifest, check_fits
+from everstream.core.checkpointing.record import DEAD_LETTERS, CheckpointRecord, LogKind
+from everstream.core.ids import ShardId
+from everstream.core.plan import Plan, shard_counts
+from everstream.core.upgrade.migration_rules import Carried, alike, carried, changed_in
 from everstream.core.upgrade.redistribute import (
     as_it_was,
     check_can_move,
     is_quiesced,
     moved,
+    on_their_way,
     redistribute,
 )
-from everstream.core.upgrade.renames import aliased, without
 from everstream.errors import UserError
 from everstream.pipeline.describing import Description
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.operator import Operator
+
+_CHANNEL = re.compile(r"(\d+)/(.+):(\d+)->(.+):(\d+)")
+V = TypeVar("V")
+
+
+def without(values: Mapping[str, V], aliases: Mapping[str, str]) -> dict[str, V]:
+    """The values by their present names, without those that were dropped."""
+    return {aliases.get(n, n): value for n, value in values.items() if aliases.get(n) != ""}
+
+
+def aliased(record: CheckpointRecord, aliases: Mapping[str, str], log: LogKind) -> CheckpointRecord:
+    """A record by the present names; "" marks what was dropped."""
+    if not aliases.keys() & set(record.operators):
+        return _renamed_channels(record, aliases, log)
+    own = dict(record.aliases)
+    for name in record.operators:
+        if name in aliases:
+            saved = next((old for old, new in own.items() if new == name), name)
+            own[saved] = aliases[name]
+    head = aliases.get(record.shard.operator) or record.shard.operator
+    keeps = record.keeps
+    changed = replace(
+        record,
+        shard=ShardId(head, record.shard.number),
+        operators=tuple(aliases.get(name) or name for name in record.operators),
+        keeps=None if keeps is None else tuple(without(dict.fromkeys(keeps), aliases)),
+        aliases=own,
+        counts=without(record.counts, aliases),
+        skipped=without(record.skipped, aliases),
+    )
+    return _renamed_channels(changed, aliases, log)
+
+
+def _renamed_channels(
+    record: CheckpointRecord, aliases: Mapping[str, str], log: LogKind
+) -> CheckpointRecord:
+    """Channels by the present names of their ends.
+
+    Except where the checkpoint holds frames, which are found by their earlier names: `check_fits`
+    refuses a pipeline whose channels have other names.
+    """
+    if record.holds_frames or log != "none":
+        return record
+
+    def now(channel: str) -> str:
+        match = _CHANNEL.fullmatch(channel)
+        if match is None:
+            return channel
+        edge, sender, s, receiver, r = match.groups()
+        ends = [aliases.get(name) or name for name in (sender, receiver)]
+        return f"{edge}/{ends[0]}:{s}->{ends[1]}:{r}"
+
+    return replace(
+        record,
+        received=_by(now, record.received),
+        sent=_by(now, record.sent),
+        ended=tuple(map(now, record.ended)),
+        watermarks=_by(now, record.watermarks),
+    )
+
+
+def _by(name: Callable[[str], str], values: Mapping[str, int]) -> dict[str, int]:
+    return {name(key): value for key, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -217,7 +276,6 @@ def _redistributing(manifest: EpochManifest, plan: Plan, settles: bool) -> Itera
 
 
 def refusal(problems: Sequence[Incompatibility]) -> str:
-    """All differences as one text."""
     first = "the pipeline has changed, and state in its checkpoint would be lost or mixed up:"
     return "\n".join([first, *(f"  {difference}" for difference in problems)])
 
@@ -373,11 +431,7 @@ def _known(manifest: EpochManifest) -> set[str]:
 
 def _keeping(manifest: EpochManifest) -> set[str]:
     """The operators whose state is in the manifest."""
-    return {
-        name
-        for record in manifest.records.values()
-        for name in (record.operators if record.keeps is None else record.keeps)
-    }
+    return {name for record in manifest.records.values() for name in record.keeping}
 
 
 def _what(about: Description) -> str:
@@ -417,3 +471,21 @@ def fates(
             texts[name] = "keeps no state"
     texts |= {name: f"refused: {f.problem}" for name, f in wrong.items() if name not in texts}
     return texts | dict.fromkeys(sorted(overrides.dropped - texts.keys()), "dropped")
+
+
+def forked(manifest: EpochManifest, plan: Plan) -> EpochManifest:
+    """The manifest that a run of this pipeline in another store begins with, from a savepoint.
+
+    Output that sinks had prepared belongs to the run that took the savepoint, which commits it or
+    has done so. The fork takes over everything else: its sinks start empty.
+    """
+    sinks = {node.name for node in plan.graph.of_kind(Kind.SINK)}
+    left = UpgradeOverrides(dropped=frozenset(sinks)).applied(manifest)
+    rejecting = [node.name for node in plan.graph.nodes.values() if node.dead_letters is not None]
+    records = {shard: _without_output(r, rejecting) for shard, r in left.records.items()}
+    return replace(left, records=records, returns=())
+
+
+def _without_output(record: CheckpointRecord, rejecting: list[str]) -> CheckpointRecord:
+    letters = {name + DEAD_LETTERS: "" for name in rejecting if name in record.operators}
+    return replace(record, aliases={**record.aliases, **letters}, uncommitted={})

@@ -5,7 +5,7 @@ every part of the change, the run resumes and reports what happens to the state.
 refused. Rules see descriptions only, so they can be checked before a run, or without one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,19 +68,6 @@ def alike(older: EpochManifest, newest: EpochManifest, plan: Plan) -> bool:
     return True
 
 
-def on_their_way(manifest: EpochManifest) -> bool:
-    """Whether records may be in flight between two operators in this checkpoint."""
-    records = manifest.records.values()
-    if any(record.holds_frames or record.carried for record in records):
-        return True
-    if manifest.log == "none":
-        return False
-    received = {channel: at for record in records for channel, at in record.received.items()}
-    return any(
-        at != received.get(channel, 0) for record in records for channel, at in record.sent.items()
-    )
-
-
 def _keyed(before: Description, now: Description) -> tuple[str, ...] | None:
     """Declared state: a later version is migrated, an additional field begins empty."""
     had: Mapping[str, Any] = before.get(KEYED, {})
@@ -103,7 +90,7 @@ def _keyed(before: Description, now: Description) -> tuple[str, ...] | None:
 
 def _aggregates(before: list[str], now: list[str]) -> tuple[str, ...] | None:
     """New aggregates begin empty, removed ones are dropped."""
-    had, has = (dict(_named(listed)) for listed in (before, now))
+    had, has = (dict(text.split("=", 1) for text in listed) for listed in (before, now))
     gone = {name: what for name, what in had.items() if name not in has}
     new = {name: what for name, what in has.items() if name not in had}
     same = had.keys() & has.keys()
@@ -119,12 +106,6 @@ def _aggregates(before: list[str], now: list[str]) -> tuple[str, ...] | None:
         ),
         *(f"{name}={what} is dropped" for name, what in gone.items()),
     )
-
-
-def _named(listed: list[str]) -> Iterator[tuple[str, str]]:
-    for text in listed:
-        name, _, what = text.partition("=")
-        yield name, what
 
 
 def _window(before: str | None, now: str | None) -> tuple[str, ...] | None:

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from everstream.core.checkpointing.manifest import EpochManifest, shard_counts
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.ids import CheckpointNumber, ShardId
-from everstream.core.plan import Plan, rescaled
+from everstream.core.plan import Plan, rescaled, shard_counts
 from everstream.errors import InternalError, UserError
 from everstream.pipeline.graph import ByKey, Kind
 from everstream.pipeline.operator import Operator, declared_state
@@ -58,7 +58,7 @@ def as_it_was(manifest: EpochManifest, plan: Plan) -> Plan:
 def check_can_move(manifest: EpochManifest, plan: Plan) -> None:
     """Raise a UserError for the first operator that cannot get another number of shards."""
     now = shard_counts(plan)
-    kept = {name for r in manifest.records.values() if not r.final for name in _kept(r)}
+    kept = {name for r in manifest.records.values() if not r.final for name in r.keeping}
     changed = moved(manifest, plan)
     for name, before in changed.items():
         what = plan.graph.nodes[name].what
@@ -83,15 +83,24 @@ def check_can_move(manifest: EpochManifest, plan: Plan) -> None:
     _check_order(changed, plan)
 
 
-def _kept(record: CheckpointRecord) -> tuple[str, ...]:
-    return record.operators if record.keeps is None else record.keeps
-
-
 def _is_silent(what: Operator) -> bool:
     """It does not define how its state is redistributed."""
     if what.describe_state() is None or type(what).redistribute is not Operator.redistribute:
         return False
     return what.spread is None and not declared_state(type(what))
+
+
+def on_their_way(manifest: EpochManifest) -> bool:
+    """Whether records may be in flight between two operators in this checkpoint."""
+    records = manifest.records.values()
+    if any(record.holds_frames or record.carried for record in records):
+        return True
+    if manifest.log == "none":
+        return False
+    received = {channel: at for record in records for channel, at in record.received.items()}
+    return any(
+        at != received.get(channel, 0) for record in records for channel, at in record.sent.items()
+    )
 
 
 def is_quiesced(manifest: EpochManifest) -> bool:
@@ -100,15 +109,9 @@ def is_quiesced(manifest: EpochManifest) -> bool:
     there = Counter(name for record in records for name in record.operators)
     if any(there[name] != shards for name, shards in manifest.shard_counts.items()):
         return False  # some shards have not taken their first checkpoint
-    if any(record.holds_frames or record.carried for record in records):
-        return False
     if any(record.parts and not record.final for record in records):
         return False
-    if manifest.log == "none":
-        return True
-    received = {channel: n for record in records for channel, n in record.received.items()}
-    sent = {channel: n for record in records for channel, n in record.sent.items()}
-    return all(received.get(channel, 0) == count for channel, count in sent.items())
+    return not on_their_way(manifest)
 
 
 def redistribute(manifest: EpochManifest, plan: Plan) -> EpochManifest:
@@ -203,7 +206,7 @@ def _record(
         for name in chain.operators
         if any(name in part.skipped for part in inherited)
     }
-    keeps = {name for part in parts for name in _kept(part)}
+    keeps = {name for part in parts for name in part.keeping}
     return CheckpointRecord(
         shard=shard,
         number=number,

@@ -41,7 +41,7 @@ from everstream.engine.microbatch.rows import Arrived
 from everstream.errors import InternalError
 from everstream.pipeline.sink import Committable
 from everstream.runtime.channel_state import decoded_alone, encoded_alone
-from everstream.runtime.jobs import CommitJob, Upload
+from everstream.runtime.engine_api import CommitJob, Upload
 from everstream.runtime.message_log import Segment
 from everstream.runtime.pace import UNLIMITED, Pace
 from everstream.runtime.runner import ShardRunner

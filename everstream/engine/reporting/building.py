@@ -7,11 +7,8 @@ from typing import Any
 from everstream.core.checkpointing.manifest import EpochManifest, shown_once
 from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.coordinators.recovery_report import RecoveryReport
-from everstream.core.measuring.histogram import Histogram
-from everstream.core.measuring.measures import Measures
-from everstream.core.measuring.meter import Losses
-from everstream.core.plan import Plan
-from everstream.core.plan_events import edges_of, operators_of, shards_of
+from everstream.core.measuring import Histogram, Losses, Measures
+from everstream.core.plan import Plan, edges_of, operators_of, shards_of
 from everstream.engine.faults.kills import Kill
 from everstream.events import (
     EpochStable,

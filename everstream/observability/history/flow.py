@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
-from everstream.core.measuring.histogram import BUCKETS, Histogram
+from everstream.core.measuring import BUCKETS, Histogram
 from everstream.events import MetricsSampled
 
 RISING = (

@@ -15,8 +15,7 @@ from typing import Self
 
 import polars as pl
 
-from everstream.core.measuring.histogram import Histogram, merged
-from everstream.core.measuring.meter import Meter
+from everstream.core.measuring import Histogram, Meter, merged
 from everstream.errors import UserError
 from everstream.observability.monitoring.machine import Cells, Machine
 from everstream.observability.monitoring.sheet import Sheet

@@ -6,7 +6,7 @@ done, including repeated work. Unknown gauges are left out.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from everstream.core.measuring.histogram import BUCKETS, Histogram, lower_s
+from everstream.core.measuring import BUCKETS, Histogram, lower_s
 from everstream.events import RunStarted
 from everstream.extras import extra
 from everstream.observability.history.flow import RunMetrics

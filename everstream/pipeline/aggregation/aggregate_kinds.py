@@ -8,7 +8,7 @@ parts. So most of the work happens where the records are, and only rows of parts
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Literal, TypeAlias
 
 import polars as pl
@@ -18,6 +18,7 @@ from everstream.pipeline.aggregation.exact_sums import (
     ABOUT,
     can_wrap,
     checked,
+    kind_of,
     means,
     running_kind,
     summed_kind,
@@ -26,17 +27,8 @@ from everstream.pipeline.batch import exact_series
 from everstream.pipeline.types import Column
 from everstream.state.freezing import dumps
 
-How: TypeAlias = Literal["add", "min", "max", "python"]
-"""How two values of a part are merged; "python": by the aggregate's own `merge_values`."""
-
-
-@dataclass(frozen=True)
-class StateColumn:
-    """One column of the state of an aggregate."""
-
-    column: str
-    of_records: pl.Expr
-    how: How = "add"
+How: TypeAlias = Literal["add", "min", "max"]
+"""How two values of a part are merged."""
 
 
 class Aggregate(ABC):
@@ -49,8 +41,8 @@ class Aggregate(ABC):
         return kind if column is None else f"{kind}({column})"
 
     @abstractmethod
-    def parts(self, name: str, frame: pl.DataFrame) -> list[StateColumn]:
-        """The parts to compute for a group of records with the columns of this frame."""
+    def parts(self, name: str, frame: pl.DataFrame) -> dict[str, pl.Expr]:
+        """The parts to compute for a group of records with the columns of this frame, by column."""
 
     @abstractmethod
     def part_names(self, name: str) -> list[str]:
@@ -111,9 +103,9 @@ class Count(Simple):
     def __init__(self, column: Column | None) -> None:
         self.column = column
 
-    def parts(self, name: str, frame: pl.DataFrame) -> list[StateColumn]:
+    def parts(self, name: str, frame: pl.DataFrame) -> dict[str, pl.Expr]:
         counted = pl.len() if self.column is None else _expr(self.column).count()
-        return [StateColumn(f"{name}.n", counted.cast(pl.Int64))]
+        return {f"{name}.n": counted.cast(pl.Int64)}
 
     def running(self, name: str, frame: pl.DataFrame) -> dict[str, pl.Expr]:
         if self.column is None:
@@ -132,26 +124,27 @@ class Sum(Simple):
     def __init__(self, column: Column) -> None:
         self.column = column
 
-    def parts(self, name: str, frame: pl.DataFrame) -> list[StateColumn]:
+    def parts(self, name: str, frame: pl.DataFrame) -> dict[str, pl.Expr]:
         column = _expr(self.column)
-        kind = _kind(column, frame)
+        kind = kind_of(column, frame)
         if not kind.is_numeric() and kind not in (pl.Boolean, pl.Null):
+            called = "avg" if isinstance(self, Average) else "sum"
             raise UserError(
-                f"es.{_called(self)}({self.column}) cannot add up values of type {kind} for "
+                f"es.{called}({self.column}) cannot add up values of type {kind} for "
                 f"'{name}'. Cast the column to a number first."
             )
         return self._added(name, column, summed_kind(column, frame))
 
-    def _added(self, name: str, column: pl.Expr, kind: pl.DataType) -> list[StateColumn]:
-        added = [StateColumn(f"{name}.sum", column.cast(kind).sum())]
+    def _added(self, name: str, column: pl.Expr, kind: pl.DataType) -> dict[str, pl.Expr]:
+        added = {f"{name}.sum": column.cast(kind).sum()}
         if can_wrap(kind):
-            added.append(StateColumn(f"{name}.{ABOUT}", column.cast(pl.Float64).sum()))
+            added[f"{name}.{ABOUT}"] = column.cast(pl.Float64).sum()
         return added
 
     def merging(self, name: str, parts: pl.DataFrame) -> list[pl.Expr]:
-        column = pl.col(f"{name}.sum")
-        added = self._added(name, column, summed_kind(column, parts))
-        return [part.of_records.alias(part.column) for part in added]
+        sums = pl.col(f"{name}.sum")
+        added = self._added(name, sums, summed_kind(sums, parts))
+        return [part.alias(column) for column, part in added.items()]
 
     def settle(self, grouped: pl.DataFrame, name: str, of_records: bool) -> pl.DataFrame:
         return checked(grouped, name)
@@ -169,9 +162,9 @@ class Sum(Simple):
 class Average(Sum):
     hows: Mapping[str, How] = {"sum": "add", "n": "add"}
 
-    def parts(self, name: str, frame: pl.DataFrame) -> list[StateColumn]:
+    def parts(self, name: str, frame: pl.DataFrame) -> dict[str, pl.Expr]:
         counted = _expr(self.column).count().cast(pl.Int64)
-        return [*super().parts(name, frame), StateColumn(f"{name}.n", counted)]
+        return {**super().parts(name, frame), f"{name}.n": counted}
 
     def merging(self, name: str, parts: pl.DataFrame) -> list[pl.Expr]:
         return [*super().merging(name, parts), pl.col(f"{name}.n").sum()]
@@ -201,14 +194,11 @@ class Extreme(Simple):
     def describe(self) -> str:
         return f"{self.how}({self.column})"
 
-    def parts(self, name: str, frame: pl.DataFrame) -> list[StateColumn]:
+    def parts(self, name: str, frame: pl.DataFrame) -> dict[str, pl.Expr]:
         column = _expr(self.column)
         extreme = column.min() if self.how == "min" else column.max()
         counted = column.count().cast(pl.Int64)
-        return [
-            StateColumn(f"{name}.{self.how}", extreme, self.how),
-            StateColumn(f"{name}.n", counted),
-        ]
+        return {f"{name}.{self.how}": extreme, f"{name}.n": counted}
 
     def running(self, name: str, frame: pl.DataFrame) -> dict[str, pl.Expr]:
         column = _expr(self.column)
@@ -236,9 +226,9 @@ class TopK(InPython):
     def part_names(self, name: str) -> list[str]:
         return [f"{name}.top"]
 
-    def parts(self, name: str, frame: pl.DataFrame) -> list[StateColumn]:
+    def parts(self, name: str, frame: pl.DataFrame) -> dict[str, pl.Expr]:
         rows = pl.struct(self.column, *self.others).filter(pl.col(self.column).is_not_null())
-        return [StateColumn(f"{name}.top", self._top(rows), "python")]
+        return {f"{name}.top": self._top(rows)}
 
     def nothing(self, name: str) -> list[pl.Expr]:
         return [pl.lit([], pl.List(pl.Null))]
@@ -277,9 +267,9 @@ class Custom(InPython):
     def part_names(self, name: str) -> list[str]:
         return [f"{name}.value"]
 
-    def parts(self, name: str, frame: pl.DataFrame) -> list[StateColumn]:
+    def parts(self, name: str, frame: pl.DataFrame) -> dict[str, pl.Expr]:
         columns = [column for column in frame.columns if not column.startswith("__")]
-        return [StateColumn(f"{name}.value", pl.struct(columns), "python")]
+        return {f"{name}.value": pl.struct(columns)}
 
     def nothing(self, name: str) -> list[pl.Expr]:
         return [pl.lit(dumps(self.init()), pl.Binary)]
@@ -291,8 +281,14 @@ class Custom(InPython):
         return pl.col(f"{name}.value").alias(name)
 
     def settle(self, grouped: pl.DataFrame, name: str, of_records: bool) -> pl.DataFrame:
-        fold = self._folded if of_records else self._merged
-        values = [fold(group) for group in grouped.get_column(f"{name}.value").to_list()]
+        groups = grouped.get_column(f"{name}.value").to_list()
+        if of_records:
+            values = [dumps(reduce(self.add, group, self.init())) for group in groups]
+        else:
+            values = [
+                dumps(reduce(self.merge, map(pickle.loads, parts))) if len(parts) > 1 else parts[0]
+                for parts in groups
+            ]
         return grouped.with_columns(pl.Series(f"{name}.value", values, dtype=pl.Binary))
 
     def finish(self, merged: pl.DataFrame, name: str) -> pl.DataFrame:
@@ -302,18 +298,6 @@ class Custom(InPython):
 
     def merge_values(self, one: Any, other: Any) -> Any:
         return dumps(self.merge(pickle.loads(one), pickle.loads(other)))
-
-    def _folded(self, records: list[dict[str, Any]]) -> bytes:
-        value = self.init()
-        for record in records:
-            value = self.add(value, record)
-        return dumps(value)
-
-    def _merged(self, parts: list[bytes]) -> bytes:
-        value = pickle.loads(parts[0])
-        for part in parts[1:]:
-            value = self.merge(value, pickle.loads(part))
-        return dumps(value) if len(parts) > 1 else parts[0]
 
 
 _PARTS: Mapping[str, Sequence[str]] = {
@@ -340,14 +324,6 @@ def _expr(column: Column) -> pl.Expr:
 
 def _counted(column: pl.Expr) -> pl.Expr:
     return column.is_not_null().cast(pl.Int64).cum_sum()
-
-
-def _called(aggregate: Aggregate) -> str:
-    return "avg" if isinstance(aggregate, Average) else "sum"
-
-
-def _kind(column: pl.Expr, frame: pl.DataFrame) -> pl.DataType:
-    return frame.head(0).select(column.alias("kind")).dtypes[0]
 
 
 def _nulls_first(value: Any) -> tuple[bool, Any]:

@@ -43,14 +43,14 @@ class Aggregates:
         return [f"{name}={one.describe()}" for name, one in self.named.items()]
 
     def of_records(
-        self,
-        frame: pl.DataFrame,
-        by: Sequence[pl.Expr | pl.Series],
-        more: Sequence[pl.Expr] = (),
+        self, frame: pl.DataFrame, by: Sequence[pl.Expr | pl.Series], more: Sequence[pl.Expr] = ()
     ) -> pl.DataFrame:
         """One row of parts for each group of records, with the further expressions of the group."""
-        parts = [part for name, one in self.named.items() for part in one.parts(name, frame)]
-        columns = [part.of_records.alias(part.column) for part in parts]
+        columns = [
+            part.alias(column)
+            for name, one in self.named.items()
+            for column, part in one.parts(name, frame).items()
+        ]
         return self._grouped(frame, by, [*more, *columns], of_records=True)
 
     def merged(

@@ -24,9 +24,13 @@ ABOUT: Final = "about"
 EXACT: Final = Context(prec=2 * DIGITS, traps=[Inexact])
 
 
+def kind_of(column: pl.Expr, frame: pl.DataFrame) -> pl.DataType:
+    return frame.head(0).select(column.alias("kind")).dtypes[0]
+
+
 def summed_kind(column: pl.Expr, frame: pl.DataFrame) -> pl.DataType:
     """The type in which to add up a column of this frame, so that no overflow goes unnoticed."""
-    kind = frame.head(0).select(column.alias("kind")).dtypes[0]
+    kind = kind_of(column, frame)
     if kind.is_float():
         return pl.Float64()
     if kind.is_decimal():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal, localcontext
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -20,19 +20,16 @@ from everstream.pipeline.aggregation.aggregate_kinds import Aggregate, Count, In
 from everstream.pipeline.aggregation.aggregates import Aggregates
 from everstream.pipeline.aggregation.chunks import kept_in
 from everstream.pipeline.aggregation.exact_sums import EXACT, LIMIT, decimals, scale_of, too_large
-from everstream.pipeline.aggregation.local_parts import LocalParts, key_frame, records_frame
+from everstream.pipeline.aggregation.local_parts import key_frame, records_frame
 from everstream.pipeline.batch import Batch, columns_of, rows_together
-from everstream.pipeline.keys import Keying
-from everstream.pipeline.methods.base import Options, StreamBase
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.spreading import CONTEXT_STATE, Entries, Place
-from everstream.pipeline.types import Row
 from everstream.state.backends.memory import MemoryBackend
 from everstream.state.backends.protocol import StateBackend
 from everstream.state.canonical_key import row_keys
 
 if TYPE_CHECKING:
-    from everstream.pipeline.stream import Stream
+    pass
 
 PAGE = 4096
 _MEET = {"add": np.add, "min": np.minimum, "max": np.maximum}
@@ -291,7 +288,6 @@ class _Running(Operator):
         return {CONTEXT_STATE: dict(store.pairs())}
 
     def owned(self, keys: pl.DataFrame, place: Place) -> list[bool]:
-        """The rows that belong to this place."""
         return place.owns_rows(keys)
 
     def _take_over(
@@ -395,32 +391,6 @@ class RunningRecords(_Running):
             for name in running.columns
         ]
         ctx.emit_batch(self.aggregates.results(frame.with_columns(*columns), frame.columns))
-
-
-def running_aggregates(
-    stream: StreamBase[Any],
-    keying: Keying,
-    aggregates: Aggregates,
-    emit: Literal["changes", "record"],
-    options: Options,
-) -> Stream[Row]:
-    """The stages behind `stream.aggregate(...)`. Their default names never change, so that their
-    state is found."""
-    from everstream.pipeline.methods.windowed import two_stages
-
-    if emit == "record":
-        for name, one in aggregates.named.items():
-            if not isinstance(one, Simple):
-                raise UserError(
-                    f'{name}: es.top_k and es.custom cannot run with emit="record"; use '
-                    'emit="changes", or an operator of your own.'
-                )
-        return stream._then("aggregates", RunningRecords(aggregates), options)
-    if emit != "changes":
-        raise UserError(f'emit={emit!r} is not valid: use "changes" or "record".')
-    local = LocalParts(keying, aggregates)
-    besides, operator = aggregates.part_names, RunningChanges(aggregates)
-    return two_stages(stream, "aggregates", local, operator, besides, options)
 
 
 def _python_column(name: str, values: list[Any], like: pl.DataType) -> pl.Series:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -25,13 +26,13 @@ from everstream.pipeline.aggregation.chunks import (
 from everstream.pipeline.aggregation.local_parts import LATE
 from everstream.pipeline.batch import Batch, columns_of
 from everstream.pipeline.event_time.window_aggregates import END, START, matched
-from everstream.pipeline.event_time.windows import Duration, Sliding
+from everstream.pipeline.event_time.windows import Sliding
 from everstream.pipeline.graph import ByKey, Edge, Kind
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.methods.base import Options
 from everstream.pipeline.operator import OUT, Context, Operator
 from everstream.pipeline.spreading import CONTEXT_STATE, Entries, Place, merged
-from everstream.pipeline.times import NO_WATERMARK, TimeOf, in_seconds, in_unit, microseconds
+from everstream.pipeline.times import NO_WATERMARK, TimeOf, in_seconds, in_unit
 from everstream.pipeline.types import Row
 from everstream.state.backends.memory import MemoryBackend
 
@@ -63,7 +64,7 @@ class _Join(Operator, ABC):
         self, parts: Mapping[int, Mapping[str, Entries]], place: Place
     ) -> dict[str, dict[Any, Any]]:
         kept = kept_in(parts)
-        mine: dict[Any, Any] = merged(kept, _ZONE, _first)
+        mine: dict[Any, Any] = merged(kept, _ZONE, itemgetter(0))
         for side in (LEFT, RIGHT):
             mine |= redistribute_chunks(kept.values(), side, partial(place.owns_rows, side=side))
         return {CONTEXT_STATE: mine}
@@ -189,11 +190,7 @@ class IntervalJoin(_Join):
     """Pairs whose times differ by an amount within an interval: right minus left."""
 
     def __init__(
-        self,
-        keys: dict[str, list[str]],
-        times: dict[str, TimeOf],
-        lowest_us: int,
-        highest_us: int,
+        self, keys: dict[str, list[str]], times: dict[str, TimeOf], lowest_us: int, highest_us: int
     ) -> None:
         super().__init__(keys, times)
         self.lowest_us, self.highest_us = lowest_us, highest_us
@@ -265,46 +262,13 @@ def _fit_floats(numbers: pl.Series) -> bool:
     return bool(inside.all())
 
 
-def _first(values: list[Any]) -> Any:
-    return values[0]
-
-
-def window_join(
-    left: TimeMethods[Any],
-    right: Stream,
-    on: str | Sequence[str],
-    other_on: str | Sequence[str] | None,
-    window: Sliding,
-    options: Options,
-) -> Stream[Row]:
-    if not isinstance(window, Sliding):
-        raise UserError(f"window_join takes es.Tumbling or es.Sliding, not {window!r}.")
-    keys, times = _both(left, right, on, other_on)
-    return _attached(left, right, WindowJoin(keys, times, window), "window_join", options)
-
-
-def interval_join(
-    left: TimeMethods[Any],
-    right: Stream,
-    on: str | Sequence[str],
-    other_on: str | Sequence[str] | None,
-    between: tuple[Duration, Duration],
-    options: Options,
-) -> Stream[Row]:
-    lowest_us, highest_us = microseconds(between[0]), microseconds(between[1])
-    if lowest_us > highest_us:
-        raise UserError(f"between={between!r}: the first must not be greater than the second.")
-    keys, times = _both(left, right, on, other_on)
-    operator = IntervalJoin(keys, times, lowest_us, highest_us)
-    return _attached(left, right, operator, "interval_join", options)
-
-
-def _both(
+def join_sides(
     left: TimeMethods[Any],
     right: Stream,
     on: str | Sequence[str],
     other_on: str | Sequence[str] | None,
 ) -> tuple[dict[str, list[str]], dict[str, TimeOf]]:
+    """The key columns and the times of both sides."""
     if left.pipeline is not right.pipeline:
         raise UserError("a join needs two streams of the same pipeline; these are from two.")
     keys = {LEFT: _names(on), RIGHT: _names(on if other_on is None else other_on)}
@@ -317,7 +281,7 @@ def _names(columns: str | Sequence[str]) -> list[str]:
     return [columns] if isinstance(columns, str) else list(columns)
 
 
-def _attached(
+def attach_join(
     left: TimeMethods[Any], right: Stream, operator: _Join, base: str, options: Options
 ) -> Stream[Row]:
     """The node of a join: a keyed edge from each side, distinguished by its name."""

@@ -173,10 +173,7 @@ class PaneAggregates(_Aggregating):
         """Windows that were opened under other rules, and are completed under those."""
         names = dict.fromkeys(key[0] for key in store if isinstance(key, tuple))
         return [
-            (
-                Sliding.described(name.removeprefix(_EARLIER)),
-                Chunks(store, name, self._compacted),
-            )
+            (Sliding.described(name.removeprefix(_EARLIER)), Chunks(store, name, self._compacted))
             for name in names
             if name.startswith(_EARLIER)
         ]

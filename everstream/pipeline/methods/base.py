@@ -33,10 +33,7 @@ class StreamBase(Generic[T]):
     """Records on their way from one operator (or several) to the next, and how they travel."""
 
     def __init__(
-        self,
-        pipeline: Pipeline,
-        origins: list[tuple[str, str]],
-        routing: Routing | None = None,
+        self, pipeline: Pipeline, origins: list[tuple[str, str]], routing: Routing | None = None
     ) -> None:
         self.pipeline = pipeline
         self._origins = origins
@@ -54,18 +51,12 @@ class StreamBase(Generic[T]):
     def _leaving(
         self, origins: list[tuple[str, str]], routing: Routing | None = None
     ) -> Stream[Any]:
-        """Another stream of this pipeline."""
         from everstream.pipeline.stream import Stream
 
         return Stream(self.pipeline, origins, routing)
 
     def _attach(
-        self,
-        base: str,
-        kind: Kind,
-        what: Operator | Sink,
-        options: Options,
-        ordered: bool = False,
+        self, base: str, kind: Kind, what: Operator | Sink, options: Options, ordered: bool = False
     ) -> Node:
         on_error = checked(options.on_error, f"{base}()")
         node = self.pipeline._add(options.name, base, kind, what, options.shards, on_error, ordered)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, Literal
 
-from everstream.pipeline.aggregation.aggregate_kinds import Aggregate
+from everstream.errors import UserError
+from everstream.pipeline.aggregation.aggregate_kinds import Aggregate, Simple
 from everstream.pipeline.aggregation.aggregates import Aggregates
-from everstream.pipeline.aggregation.running import running_aggregates
+from everstream.pipeline.aggregation.local_parts import LocalParts
+from everstream.pipeline.aggregation.running import RunningChanges, RunningRecords
 from everstream.pipeline.graph import ByKey
 from everstream.pipeline.methods.base import Options, function_for
+from everstream.pipeline.methods.time import two_stages
 from everstream.pipeline.operator import StateKind
 from everstream.pipeline.operators import builtin
 from everstream.pipeline.rejects import OnError
@@ -88,6 +91,19 @@ class KeyedStream(Stream[T], Generic[K, T]):
         >>> highest.collect().run().to_polars().rows()
         [(1, 5, 1, 5), (2, 3, 1, 3), (1, 9, 2, 9)]
         """
+        # The default names of these stages never change, so that their state is found.
+        options, aggregates = Options(name, shards, on_error), Aggregates(columns)
+        if emit == "record":
+            for column, one in aggregates.named.items():
+                if not isinstance(one, Simple):
+                    raise UserError(
+                        f'{column}: es.top_k and es.custom cannot run with emit="record"; use '
+                        'emit="changes", or an operator of your own.'
+                    )
+            return self._then("aggregates", RunningRecords(aggregates), options)
+        if emit != "changes":
+            raise UserError(f'emit={emit!r} is not valid: use "changes" or "record".')
         assert isinstance(self._routing, ByKey)
-        options = Options(name, shards, on_error)
-        return running_aggregates(self, self._routing.keying, Aggregates(columns), emit, options)
+        local = LocalParts(self._routing.keying, aggregates)
+        besides, merging = aggregates.part_names, RunningChanges(aggregates)
+        return two_stages(self, "aggregates", local, merging, besides, options)

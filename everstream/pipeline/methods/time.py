@@ -1,19 +1,38 @@
-"""The methods of a stream that deal with time: event time, windows and joins."""
+"""The methods of a stream that deal with time (event time, windows and joins), and `WindowedStream`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
 from everstream.errors import UserError
-from everstream.pipeline.event_time.joins import interval_join, window_join
+from everstream.pipeline.aggregation.aggregate_kinds import Aggregate, TopK
+from everstream.pipeline.aggregation.aggregates import Aggregates
+from everstream.pipeline.aggregation.local_parts import (
+    LAST,
+    LATE,
+    PANE,
+    LocalParts,
+    keyed_by_columns,
+)
+from everstream.pipeline.batch import Batch
+from everstream.pipeline.event_time.joins import IntervalJoin, WindowJoin, attach_join, join_sides
+from everstream.pipeline.event_time.window_aggregates import (
+    END,
+    PaneAggregates,
+    ProcessingTimeAggregates,
+    SessionAggregates,
+)
 from everstream.pipeline.event_time.windows import Duration, Session, Sliding, Window
+from everstream.pipeline.graph import ByKey, Edge, Graph, Kind, OnDemand, Routing
 from everstream.pipeline.methods.base import Options, StreamBase
-from everstream.pipeline.methods.windowed import WindowedStream, time_of
+from everstream.pipeline.operator import OUT, Operator
 from everstream.pipeline.operators.builtin import EventTime
 from everstream.pipeline.rejects import OnError
+from everstream.pipeline.source import Source
 from everstream.pipeline.times import TimeOf, Unit, microseconds
 from everstream.pipeline.types import Row, T
 
@@ -118,8 +137,10 @@ class TimeMethods(StreamBase[T]):
         >>> pairs.collect().run().to_polars().select("ad", "at", "at_right").rows()
         [(7, 3, 9)]
         """
-        options = Options(name, shards, on_error)
-        return window_join(self, other, on, other_on, window, options)
+        if not isinstance(window, Sliding):
+            raise UserError(f"window_join takes es.Tumbling or es.Sliding, not {window!r}.")
+        join = WindowJoin(*join_sides(self, other, on, other_on), window)
+        return attach_join(self, other, join, "window_join", Options(name, shards, on_error))
 
     def interval_join(
         self,
@@ -145,8 +166,11 @@ class TimeMethods(StreamBase[T]):
         >>> soon.collect().run().to_polars().select("ad", "at", "at_right").rows()
         [(7, 3, 5)]
         """
-        options = Options(name, shards, on_error)
-        return interval_join(self, other, on, other_on, between, options)
+        lowest_us, highest_us = microseconds(between[0]), microseconds(between[1])
+        if lowest_us > highest_us:
+            raise UserError(f"between={between!r}: the first must not be greater than the second.")
+        join = IntervalJoin(*join_sides(self, other, on, other_on), lowest_us, highest_us)
+        return attach_join(self, other, join, "interval_join", Options(name, shards, on_error))
 
     def _time(self) -> TimeOf:
         """How to read the event time of records."""
@@ -157,3 +181,148 @@ class TimeMethods(StreamBase[T]):
                 ".event_time(...) after each source, with the same arguments."
             )
         return time
+
+
+class WindowedStream:
+    """A stream divided into windows, per key or, without a key, as a whole.
+
+    >>> rows = [{"at": 1, "price": 5}, {"at": 2, "price": 9}, {"at": 11, "price": 3}]
+    >>> timed = es.Pipeline("prices").source(es.FromList(rows)).event_time("at", unit="s")
+    >>> windows = timed.window(es.Tumbling("10s"))
+    >>> windows.aggregate(highest=es.max("price")).collect().run().to_polars().rows()
+    [(0, 10, 9), (10, 20, 3)]
+    """
+
+    def __init__(
+        self, stream: StreamBase[Any], window: Window, time: TimeOf | None, allowed_us: int
+    ) -> None:
+        self._stream = stream
+        self._window = window
+        self._time = time
+        self._allowed_us = allowed_us
+
+    def aggregate(
+        self,
+        *,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+        **columns: Aggregate,
+    ) -> Stream[Row]:
+        """Emit a row per key and window when it ends: key, window_start, window_end, aggregates.
+
+        Late records are at `.side_output("late")` of the returned stream.
+
+        >>> rows = [{"room": n % 2, "at": n} for n in range(20)]
+        >>> timed = es.Pipeline("rooms").source(es.FromList(rows)).event_time("at", unit="s")
+        >>> windows = timed.key_by("room").window(es.Sliding("10s", every="5s"))
+        >>> counts = windows.aggregate(n=es.count(), last=es.max("at")).collect().run()
+        >>> sorted(counts.to_polars().rows())[:3]
+        [(0, -5, 5, 3, 4), (0, 0, 10, 5, 8), (0, 5, 15, 5, 14)]
+        """
+        return self._build(Aggregates(columns), Options(name, shards, on_error))
+
+    def top_k(
+        self,
+        column: str,
+        k: int,
+        *others: str,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stream[Row]:
+        """Emit a row per key and window with the k greatest of a column, as the list `top`.
+
+        >>> rows = [{"at": n, "price": n * 7 % 10} for n in range(10)]
+        >>> timed = es.Pipeline("best").source(es.FromList(rows)).event_time("at", unit="s")
+        >>> best = timed.window(es.Tumbling("10s")).top_k("price", 2)
+        >>> best.collect().run().to_polars()["top"].to_list()
+        [[9, 8]]
+        """
+        top = Aggregates({"top": TopK(column, k, others)})
+        return self._build(top, Options(name, shards, on_error))
+
+    def _build(self, aggregates: Aggregates, options: Options) -> Stream[Row]:
+        routing = self._stream._routing
+        keying = routing.keying if isinstance(routing, ByKey) else None
+        local = LocalParts(keying, aggregates, self._window, self._time, self._allowed_us)
+        besides = [PANE, LAST, *aggregates.part_names]
+        operator = self._operator(aggregates)
+        return two_stages(self._stream, "window", local, operator, besides, options)
+
+    def _operator(self, aggregates: Aggregates) -> Operator:
+        window, time = self._window, self._time
+        if time is None:
+            assert isinstance(window, Sliding)
+            return ProcessingTimeAggregates(aggregates, window)
+        if isinstance(window, Session):
+            return SessionAggregates(aggregates, time.unit, window, self._allowed_us)
+        return PaneAggregates(aggregates, time.unit, window, self._allowed_us)
+
+
+def two_stages(
+    stream: StreamBase[Any],
+    base: str,
+    local: LocalParts,
+    operator: Operator,
+    besides: list[str],
+    options: Options,
+) -> Stream[Row]:
+    """Local parts in the shards where the records are, then the stage that merges them by key."""
+    name = options.name or stream.pipeline._free_name(base)
+    routing: Routing = OnDemand()
+    shards = options.shards
+    if local.keying is not None:
+        routing = ByKey(keyed_by_columns(besides))
+    elif shards not in (None, 1):
+        raise UserError(
+            f"'{name}' has no key, so one shard must see all records: give shards=1, "
+            "or put .key_by(...) before it."
+        )
+    else:
+        shards = 1
+    plain = stream._leaving(stream._origins)
+    parts = plain._then(base, local, Options(f"{name}-local", on_error=options.on_error))
+    merged = stream._leaving(parts._origins, routing)
+    done = merged._then(base, operator, Options(name, shards))
+    nodes = stream.pipeline.graph.nodes
+    nodes[name].named = options.name is not None
+    for local_name, _ in parts._origins:
+        nodes[local_name].part_of = name
+    done._late_origins = [(local_name, LATE) for local_name, _ in parts._origins]
+    return done
+
+
+class LastInstant(TimeOf):
+    """The time of a window's result: the last instant of the window."""
+
+    def read(self, batch: Batch, wanted_by: str) -> pl.Series:
+        ends = super().read(batch, wanted_by)
+        return ends - 1 if ends.dtype.is_integer() else ends - timedelta(microseconds=1)
+
+
+def time_of(graph: Graph, origins: list[tuple[str, str]]) -> TimeOf | None:
+    """How to read the time of records on these streams: as the nearest stages upstream define it."""
+    from everstream.pipeline.operators.builtin import EventTime
+
+    times: list[TimeOf] = []
+    for name, output in origins:
+        node = graph.nodes[name]
+        if isinstance(node.what, EventTime):
+            times.append(node.what.time)
+        elif isinstance(node.what, ProcessingTimeAggregates):
+            return None
+        elif node.kind is Kind.SOURCE:
+            if not isinstance(node.what, Source) or node.what.event_time is None:
+                return None
+            times.append(node.what.event_time)
+        elif isinstance(node.what, PaneAggregates | SessionAggregates) and output == OUT:
+            times.append(LastInstant(END, node.what.unit))
+        else:
+            above: list[Edge] = [edge for edge in graph.inputs(name) if not edge.feedback]
+            further = time_of(graph, [(edge.sender, edge.output) for edge in above])
+            if further is None:
+                return None
+            times.append(further)
+    alike = {(time.unit, str(time.what)) for time in times}
+    return times[0] if len(alike) == 1 else None

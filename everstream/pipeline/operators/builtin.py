@@ -109,8 +109,6 @@ class MapBatches(Operator):
 
 
 class _Expressions(Operator):
-    """Computes columns by Polars expressions."""
-
     repeatable = True
     keeps_rows = True
 
@@ -200,7 +198,6 @@ def branch_output(index: int) -> str:
 
 
 def kept(predicate: Predicate, batch: Batch, ctx: Context) -> Batch:
-    """The records for which the predicate is true."""
     if isinstance(predicate, pl.Expr):
         return columns_of(batch, ctx.operator).filter(predicate)
     if isinstance(batch, pl.DataFrame):

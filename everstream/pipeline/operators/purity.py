@@ -117,7 +117,6 @@ def _inputs(node: Any) -> Iterator[Any]:
 
 
 def _named(node: Any) -> tuple[str, Any]:
-    """A kind and its contents."""
     if isinstance(node, str):
         return node, None
     ((kind, body),) = node.items()

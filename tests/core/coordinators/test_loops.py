@@ -10,7 +10,7 @@ from everstream.core.messages import Census, EndLoop, Probe
 from everstream.core.plan import make_plan
 from everstream.core.scheme import scheme_of
 from everstream.pipeline.checkpointing import CommunicationInduced, Coordinated
-from everstream.simulation.faults.injected import NO_FAULTS, Faults
+from everstream.simulation.faults import NO_FAULTS, Faults
 from everstream.simulation.shapes import two_loops
 from everstream.simulation.world import World
 from tests.runtime.workbench import WORLD, Bench
@@ -29,7 +29,7 @@ def answered(watch: TerminationDetector, *facts: tuple[ShardId, bool, int, int])
 def test_two_quiet_rounds_that_agree_end_a_loop() -> None:
     watch = TerminationDetector((A, B))
     assert not answered(watch, (A, True, 3, 2), (B, True, 2, 3))
-    assert watch.complete
+    assert not watch.waits
     assert answered(watch, (A, True, 3, 2), (B, True, 2, 3))
 
 
@@ -47,9 +47,9 @@ def test_answers_to_other_questions_and_from_other_cycles_do_not_count() -> None
     number = watch.next_round()
     watch.on_census(Census(B, G, 0, number, True, 0, 0))
     watch.on_census(Census(A, G, 0, number - 1, True, 0, 0))
-    assert not watch.complete
+    assert watch.waits
     watch.on_census(Census(A, G, 0, number, True, 0, 0))
-    assert watch.complete
+    assert not watch.waits
 
 
 def test_whoever_goes_back_makes_the_question_open_again() -> None:
@@ -57,7 +57,7 @@ def test_whoever_goes_back_makes_the_question_open_again() -> None:
     answered(watch, (A, True, 0, 0))
     assert answered(watch, (A, True, 0, 0))
     watch.reset()
-    assert not watch.over and watch.complete
+    assert not watch.over and not watch.waits
     assert not answered(watch, (A, True, 0, 0)), "two rounds are needed again"
 
 

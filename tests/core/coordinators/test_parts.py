@@ -6,7 +6,7 @@ from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.coordinators.membership import Membership
 from everstream.core.coordinators.progress import RunProgress
 from everstream.core.coordinators.restarts import Restarts
-from everstream.core.coordinators.run_state import Committing, Outbox, RunState
+from everstream.core.coordinators.run_state import Outbox, RunState
 from everstream.core.coordinators.termination import CycleTermination
 from everstream.core.ids import CheckpointNumber, Epoch, Generation, ShardId, TaskNumber
 from everstream.core.messages import Census, Progress, Shutdown
@@ -198,16 +198,16 @@ def test_a_second_failure_on_the_way_back_keeps_the_goal_of_the_first() -> None:
 
 def test_the_end_waits_for_the_last_commit_of_every_sink() -> None:
     other = ShardId("double", 1)
-    it = Committing()
-    assert it.done
-    it.begin([DOUBLE, other])
+    it = RunState(plan(), Policy(), G, [])
+    assert not it.committing
+    it.committing = {DOUBLE, other}
     last = CheckpointNumber(7)
     it.committed(DOUBLE, CheckpointNumber(6), last)
-    assert set(it.waiting) == {DOUBLE, other}, "an earlier commit is not the last"
+    assert it.committing == {DOUBLE, other}, "an earlier commit is not the last"
     it.committed(DOUBLE, CheckpointNumber(7), last)
-    assert set(it.waiting) == {other} and not it.done
+    assert it.committing == {other}
     it.committed(other, CheckpointNumber(9), last)
-    assert it.done
+    assert not it.committing
 
 
 # CycleTermination.

@@ -15,10 +15,9 @@ from everstream.engine.microbatch import epochs
 from everstream.engine.microbatch.resident import Resident
 from everstream.errors import EverstreamError, RunFailed, UserError
 from everstream.events import StoreDamaged
-from everstream.simulation.faults.injected import NO_FAULTS
+from everstream.simulation.faults import NO_FAULTS
 from everstream.simulation.outside import OutsideSink
-from everstream.simulation.shape import Shape
-from everstream.simulation.shapes import CYCLES, two_loops
+from everstream.simulation.shapes import CYCLES, Shape, two_loops
 from everstream.simulation.world import World
 from everstream.state.store import CheckpointStore
 from tests.engine.microbatch.world import CALM, DriverDies, LocalWorld

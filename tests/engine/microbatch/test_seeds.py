@@ -7,9 +7,14 @@ import pytest
 
 from everstream.core.orders import Outcome
 from everstream.events import EpochRepeated
-from everstream.simulation.clock_shapes import alarms
-from everstream.simulation.shape import Shape
-from everstream.simulation.shapes import EVENT_TIME_SHAPES, SHAPES, columns, shape_for
+from everstream.simulation.shapes import (
+    EVENT_TIME_SHAPES,
+    SHAPES,
+    Shape,
+    alarms,
+    columns,
+    shape_for,
+)
 from tests.engine.microbatch.world import CALM, LocalWorld
 
 SEEDS = 25

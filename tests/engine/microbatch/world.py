@@ -26,7 +26,7 @@ from everstream.events import RunEvent, sentence
 from everstream.simulation.checks import Safety
 from everstream.simulation.disk import SimulatedDisk
 from everstream.simulation.outside import Outside, OutsideSink
-from everstream.simulation.shape import Shape
+from everstream.simulation.shapes import Shape
 from everstream.state.manifests import entry_of
 from everstream.state.store import CheckpointStore
 

@@ -11,7 +11,7 @@ from everstream.core.ids import Generation, ShardId
 from everstream.core.permits import permit
 from everstream.engine.continuous.worker.background import Background
 from everstream.errors import InternalError
-from everstream.runtime.jobs import CommitJob
+from everstream.runtime.engine_api import CommitJob
 from everstream.runtime.message_log import Segment
 from everstream.state.store import CheckpointStore
 from tests.processes import PATIENCE_S

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 import everstream as es
-from everstream.core.checkpointing.manifest import shard_counts
-from everstream.core.plan import Plan, make_plan, rescaled
+from everstream.core.plan import Plan, make_plan, rescaled, shard_counts
 from everstream.engine.rescaling import ScaleRequests, as_wanted
 from everstream.engine.settings.live_settings import Control
 from everstream.engine.settings.options import RunConfig

@@ -7,12 +7,9 @@ import everstream as es
 from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.ids import CheckpointNumber, Epoch, ShardId, WorkerId
-from everstream.core.measuring.histogram import Histogram
-from everstream.core.measuring.measures import Measures, WorkerMeasures
-from everstream.core.measuring.meter import Meter
+from everstream.core.measuring import Histogram, Measures, Meter, WorkerMeasures
 from everstream.core.orders import Phase
-from everstream.core.plan import Plan, make_plan
-from everstream.core.plan_events import plan_changed
+from everstream.core.plan import Plan, make_plan, plan_changed
 from everstream.engine.reporting.building import (
     About,
     epoch_stable,

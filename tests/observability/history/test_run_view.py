@@ -5,7 +5,7 @@ import json
 import pytest
 
 from everstream.core.coordinators.recovery_report import RecoveryReport
-from everstream.core.measuring.meter import Losses
+from everstream.core.measuring import Losses
 from everstream.engine.reporting.building import RecoveryUpdates
 from everstream.errors import InternalError
 from everstream.events import CheckpointAborted, DriverLost, MetricsSampled, Note, RunEvent

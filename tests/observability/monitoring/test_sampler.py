@@ -7,8 +7,7 @@ import polars as pl
 import pytest
 
 import everstream as es
-from everstream.core.measuring.histogram import Histogram
-from everstream.core.measuring.meter import Meter
+from everstream.core.measuring import Histogram, Meter
 from everstream.observability.monitoring.sheet import Sheet, read_sheet
 from tests.spark import MASTER
 

@@ -13,7 +13,7 @@ from dataclasses import astuple, dataclass, field
 import zmq
 
 from everstream.core.ids import TaskNumber, WorkerId
-from everstream.core.measuring.measures import WorkerMeasures
+from everstream.core.measuring import WorkerMeasures
 from everstream.core.plan import Plan
 from everstream.engine.continuous.liveness.exit_diagnosis import ExitExaminer
 from everstream.engine.continuous.liveness.life_sign import ASK, at_work, is_awake, read_stacks

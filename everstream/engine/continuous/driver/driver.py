@@ -22,8 +22,7 @@ from everstream.core.checkpointing.newest import Newest
 from everstream.core.coordinators.coordinator import Coordinator
 from everstream.core.fault_points import Point
 from everstream.core.ids import NO_EPOCH, ShardId, TaskNumber, WorkerId
-from everstream.core.measuring.measures import Measures
-from everstream.core.measuring.meter import Meter
+from everstream.core.measuring import Measures, Meter
 from everstream.core.messages import (
     CheckpointTaken,
     Committed,
@@ -47,6 +46,7 @@ from everstream.core.orders import (
     SendTo,
     WriteManifest,
 )
+from everstream.core.plan import plan_changed
 from everstream.core.plan_change import (
     Decision,
     Facts,
@@ -58,7 +58,6 @@ from everstream.core.plan_change import (
     TakePlan,
     difference,
 )
-from everstream.core.plan_events import plan_changed
 from everstream.engine.continuous.driver.attempts import Attempts
 from everstream.engine.continuous.driver.workers import Workers
 from everstream.engine.continuous.transport.control_messages import (
@@ -555,9 +554,9 @@ class Driver(Stoppable):
         coordinator = self.coordinator
         return RunStatus(
             coordinator.phase,
-            coordinator.worker_count,
-            coordinator.records_read(),
-            coordinator.totals(),
+            len(coordinator.workers),
+            coordinator.progress.records_read(),
+            coordinator.progress.totals(),
             coordinator.stable_epoch,
             coordinator.recoveries,
         )

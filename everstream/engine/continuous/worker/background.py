@@ -20,7 +20,7 @@ from typing import Any
 from everstream.core.fault_points import Point
 from everstream.core.ids import ShardId
 from everstream.errors import EnvironmentFault, InternalError
-from everstream.runtime.jobs import CommitJob, Upload
+from everstream.runtime.engine_api import CommitJob, Upload
 from everstream.runtime.message_log import Segment
 from everstream.state.store import CheckpointStore
 

@@ -51,7 +51,7 @@ from everstream.engine.continuous.worker.process import WorkerProcess, be_quick
 from everstream.engine.faults.injection import KillAfter, KillAt, KillNow
 from everstream.errors import EnvironmentFault, EverstreamError, FramesLost, InternalError
 from everstream.events import MemoryNear
-from everstream.runtime.jobs import CommitJob, Upload
+from everstream.runtime.engine_api import CommitJob, Upload
 from everstream.runtime.message_log import Segment
 from everstream.runtime.runner import ShardRunner
 from everstream.state.store import ObjectRef

@@ -59,7 +59,6 @@ class PlainQueue(deque[Item]):
         return [to_saved(item) for item in self]
 
     def requeue(self, saved: Iterable[Entry]) -> None:
-        """Append these entries."""
         for entry in saved:
             assert not isinstance(entry, Spilled), "only feedback edges spill"
             self.append(from_saved(entry))
@@ -88,7 +87,6 @@ class SpillingQueue:
         return self._length > 0
 
     def __getitem__(self, index: int) -> Item:
-        """An item of the front."""
         return self._front[index]
 
     @property
@@ -98,7 +96,6 @@ class SpillingQueue:
 
     @property
     def spilled_bytes(self) -> int:
-        """How much it has on disk."""
         return sum(segment.size_bytes for segment in self._segments)
 
     def append(self, item: Item) -> None:

@@ -6,12 +6,20 @@ shards had ended and others had not, and when one was given up because it was un
 manifest would ever land. The driver is also killed when a put that timed out arrives after all.
 
 `Faults()` are the faults of processes, network and store. A `STORM` has every kind, at once.
+
+Operators, sinks and the libraries of stores raise all kinds of errors, some of which cannot be
+pickled, printed, or even named. Whatever it is, a run must continue or end with a reason; so the
+simulator raises one of each (`raise_one`).
 """
 
+import asyncio
 import random
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, NoReturn, TypeAlias
+
+from everstream.errors import ConnectorError
 
 Moment: TypeAlias = Literal["writing", "stable", "ending", "given up", "late"]
 EPOCHS_WATCHED: dict[Moment, int] = {
@@ -94,12 +102,6 @@ class Faults:
 
 NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
-RESCALES = Faults(rescales=6, worker_kills=2, ambushes=1)
-"""In addition to other faults, the numbers of shards change."""
-
-LOST_SLOTS = Faults(lost_slots=3, rescales=2, worker_kills=2, ambushes=1)
-"""Machines are lost for good in addition to other faults: shards are packed, and spread again."""
-
 STORM = Faults(
     rotten_objects=3,
     both_copies=0.1,
@@ -111,3 +113,84 @@ STORM = Faults(
     until_s=0.8,
 )
 """Every kind of fault, several times."""
+
+
+class OddError(Exception):
+    """As in the libraries of object stores: neither an OSError nor one of ours."""
+
+
+class ResponseError(Exception):
+    """Takes two arguments and keeps one, so it pickles, but cannot be unpickled."""
+
+    def __init__(self, response: dict[str, str], operation: str) -> None:
+        super().__init__(f"an error occurred ({response['Code']}) when calling {operation}")
+
+
+class HoldsLock(Exception):
+    """Cannot be pickled."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.lock = threading.Lock()
+
+
+class Mute(Exception):
+    """Cannot be printed."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("even this fails")
+
+    __repr__ = __str__
+
+
+class MuteOSError(OSError):
+    """An expected kind of error that cannot be printed."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("even this fails")
+
+    __repr__ = __str__
+
+
+class TheirConnectorError(ConnectorError):
+    """One of ours, with an added attribute that cannot be pickled."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.lock = threading.Lock()
+
+
+Make: TypeAlias = Callable[[str], BaseException]
+
+STORES: Final[dict[str, Make]] = {
+    "an odd error": OddError,
+    "an OSError": lambda what: OSError(5, "Input/output error", what),
+    "an empty OSError": lambda what: OSError(),
+    "a mute OSError": MuteOSError,
+    "a ValueError": ValueError,
+    "a RuntimeError": RuntimeError,
+    "a KeyError": KeyError,
+    "a MemoryError": MemoryError,
+    "a StopIteration": StopIteration,
+    "an ExceptionGroup": lambda what: ExceptionGroup(what, [ValueError(what), OddError(what)]),
+    "a response": lambda what: ResponseError({"Code": "SlowDown"}, what),
+    "one that cannot be pickled": HoldsLock,
+    "one that cannot be shown": Mute,
+    "one that cannot be encoded": lambda what: ValueError(f"{what} \udc80"),
+    "a cancellation": asyncio.CancelledError,
+}
+"""The errors that an operation of a store may raise."""
+
+OPERATORS: Final[dict[str, Make]] = {
+    **STORES,
+    "a KeyboardInterrupt": KeyboardInterrupt,
+    "a SystemExit": SystemExit,
+    "a GeneratorExit": GeneratorExit,
+    "one of ours with a lock": TheirConnectorError,
+}
+"""The errors that user code and the libraries that it calls may raise."""
+
+
+def raise_one(kinds: dict[str, Make], what: str, chance: random.Random) -> NoReturn:
+    """Raise one of these; `what` went wrong."""
+    raise kinds[chance.choice(list(kinds))](what)

@@ -18,17 +18,22 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 from everstream.core.frames import Frame, FrameKind
 from everstream.core.ids import ChannelId, Epoch
+from everstream.core.plan import Plan
 from everstream.core.shard import Shard
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, joined
+from everstream.pipeline.graph import Broadcast, ByKey, OnDemand, Routing
+from everstream.pipeline.keys import Keying
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
-from everstream.runtime.outlets.waiting import Item, PlainQueue, SpillingQueue
 from everstream.runtime.pace import FIRST, UNLIMITED
+from everstream.runtime.payload import BatchPayload
 from everstream.runtime.spilled import SpillSpace
+from everstream.runtime.waiting import EMPTY, Item, PlainQueue, SpillingQueue
 
 _SMOOTHING = 0.3
 
@@ -292,3 +297,180 @@ class Outlet(ABC):
 
     @abstractmethod
     def _to_all(self, item: Item) -> None: ...
+
+
+class DirectOutlet(Outlet):
+    """Each record has a channel: by key, or all channels."""
+
+    def __init__(
+        self, wiring: Wiring, keying: Keying | None = None, tolerant: bool = False
+    ) -> None:
+        """tolerant: the receiver decides what happens to records without a key."""
+        super().__init__(wiring)
+        self.keying = keying
+        self._tolerant = tolerant
+
+    def reset(self) -> None:
+        super().reset()
+        self._waiting = {c: self._queue(c, len(self.channels)) for c in self.channels}
+        self._credit = dict.fromkeys(self.channels, self.credit)
+
+    @property
+    def idle(self) -> bool:
+        return not any(self._waiting.values()) and not self._again
+
+    def grant(self, channel: ChannelId, frames: int) -> None:
+        self._credit[channel] += frames
+
+    def queued(self) -> Any:
+        return {
+            str(channel): waiting.saved() for channel, waiting in self._waiting.items() if waiting
+        }
+
+    def requeue(self, saved: Any) -> None:
+        for channel, waiting in self._waiting.items():
+            waiting.requeue(saved.get(str(channel), ()))
+
+    def _set_credit(self, channel: ChannelId, frames: int) -> None:
+        self._credit[channel] = frames
+
+    def _spend(self, channel: ChannelId) -> bool:
+        if not self._credit[channel]:
+            return False
+        self._credit[channel] -= 1
+        return True
+
+    def pump(self) -> None:
+        if self._again:
+            self._send_again()
+        for channel, waiting in self._waiting.items():
+            if channel in self._again:
+                continue
+            while waiting:
+                item = waiting[0]
+                if item[0] is FrameKind.DATA:
+                    if not self._credit[channel]:
+                        break
+                    self._credit[channel] -= 1
+                waiting.popleft()
+                self._send(channel, item, last=not waiting and item[0] is FrameKind.DATA)
+            if self._owed(channel) and not waiting and self._credit[channel] and not self.one_frame:
+                self._credit[channel] -= 1
+                self._send(channel, EMPTY, last=True)
+
+    def _route(self, batch: Batch, ordinal: int) -> Iterable[tuple[ChannelId, int]]:
+        if self.keying is None:
+            payload = BatchPayload(batch)
+            for waiting in self._waiting.values():
+                waiting.append((FrameKind.DATA, ordinal, payload, len(batch)))
+            return zip(self.channels, repeat(len(batch)))
+        sizes = []
+        for index, part in self.keying.split(batch, len(self.channels), self._tolerant):
+            channel = self.channels[index]
+            self._waiting[channel].append((FrameKind.DATA, ordinal, BatchPayload(part), len(part)))
+            sizes.append((channel, len(part)))
+        return sizes
+
+    def _to_all(self, item: Item) -> None:
+        for waiting in self._waiting.values():
+            waiting.append(item)
+
+
+CREDIT_ON_DEMAND = 4
+"""Fewer, so that a slow shard does not hoard frames that a fast one could process."""
+
+
+class DemandOutlet(Outlet):
+    """Each frame goes to the channel that asked first."""
+
+    credit = CREDIT_ON_DEMAND
+
+    def reset(self) -> None:
+        super().reset()
+        self._waiting = self._queue(self.channels[0], 1)
+        self._asking: deque[ChannelId] = deque(list(self.channels) * self.credit)
+
+    @property
+    def idle(self) -> bool:
+        return not self._waiting and not self._again
+
+    def grant(self, channel: ChannelId, frames: int) -> None:
+        self._asking.extend([channel] * frames)
+
+    def queued(self) -> Any:
+        return self._waiting.saved()
+
+    def requeue(self, saved: Any) -> None:
+        self._waiting.requeue(saved)
+
+    def _set_credit(self, channel: ChannelId, frames: int) -> None:
+        others = [other for other in self._asking if other != channel]
+        self._asking = deque(others + [channel] * frames)
+
+    def _spend(self, channel: ChannelId) -> bool:
+        if channel not in self._asking:
+            return False
+        self._asking.remove(channel)
+        return True
+
+    def _first_asking(self) -> ChannelId | None:
+        if not self._again:
+            return self._asking.popleft() if self._asking else None
+        channel = next((c for c in self._asking if c not in self._again), None)
+        if channel is not None:
+            self._asking.remove(channel)
+        return channel
+
+    def pump(self) -> None:
+        if self._again:
+            self._send_again()
+        while self._waiting:
+            item = self._waiting[0]
+            if item[0] is FrameKind.DATA:
+                channel = self._first_asking()
+                if channel is None:
+                    return
+                self._send(channel, item, last=len(self._waiting) == 1)
+            else:
+                for channel in self.channels:
+                    self._send(channel, item, last=False)
+            self._waiting.popleft()
+        if self._watermark != NO_WATERMARK and not self.one_frame:
+            for channel in self.channels:
+                if self._owed(channel) and channel not in self._again and self._spend(channel):
+                    self._send(channel, EMPTY, last=True)
+
+    def _route(self, batch: Batch, ordinal: int) -> Iterable[tuple[ChannelId, int]]:
+        self._waiting.append((FrameKind.DATA, ordinal, BatchPayload(batch), len(batch)))
+        return zip(self.channels, repeat(len(batch)))
+
+    def _to_all(self, item: Item) -> None:
+        self._waiting.append(item)
+
+
+def make_outlet(routing: Routing, wiring: Wiring, tolerant: bool = False) -> Outlet:
+    match routing:
+        case OnDemand():
+            return DemandOutlet(wiring)
+        case ByKey(keying=keying):
+            return DirectOutlet(wiring, keying, tolerant)
+        case Broadcast():
+            return DirectOutlet(wiring)
+
+
+def make_outlets(
+    plan: Plan,
+    shard: Shard,
+    send: Callable[[Frame], None],
+    log: Callable[[Frame], None] | None,
+    space: SpillSpace | None = None,
+) -> dict[int, Outlet]:
+    outlets, order_matters = {}, plan.order_matters()
+    for number, edge in enumerate(plan.graph.edges):
+        channels = tuple(channel for channel in plan.outputs[shard.id] if channel.edge == number)
+        if channels:
+            ordered = edge.receiver in order_matters
+            wiring = Wiring(shard, channels, send, ordered, edge.feedback, log, space)
+            tolerant = plan.graph.nodes[edge.receiver].on_error != "fail"
+            outlets[number] = make_outlet(edge.routing, wiring, tolerant)
+    return outlets

@@ -1,8 +1,6 @@
 """Work that takes virtual time, and work that is cut at random.
 
 While a slow operator works, its worker is busy: events wait for the end of the step, as on Spark.
-`RandomParts` cuts every batch and frame it can, so that crashes and checkpoints fall between any
-two parts.
 """
 
 import random
@@ -17,7 +15,7 @@ from everstream.simulation.shapes import Shape
 
 
 class RandomParts(Pace):
-    """Takes from one to three records at a time, and requests frames of any such size."""
+    """Cuts every batch and frame into one to three records: crashes fall between any two parts."""
 
     def __init__(self, chance: random.Random) -> None:
         super().__init__()

@@ -1,1 +1,0 @@
-"""The measurements of shards and workers."""

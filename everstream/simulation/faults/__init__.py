@@ -1,1 +1,0 @@
-"""The faults of a simulation."""
