@@ -245,7 +245,7 @@ class PlanChange:
     def _must_pack(self, coordinator: Coordinator, facts: Facts, now_s: float) -> bool:
         """Workers have been missing for too long, and no process is there to replace them."""
         workers = len(coordinator.plan.workers)
-        if len(coordinator.workers) == workers or not facts.present:
+        if coordinator.worker_count == workers or not facts.present:
             self._missing_since_s = None  # none is missing, or there is no worker to pack onto
             return False
         if self._missing_since_s is None:
@@ -255,7 +255,7 @@ class PlanChange:
 
     def _pack(self, coordinator: Coordinator, present: int) -> list[Decision]:
         plan = coordinator.plan
-        missing, workers = len(plan.workers) - len(coordinator.workers), len(plan.workers)
+        missing, workers = len(plan.workers) - coordinator.worker_count, len(plan.workers)
         self._missing_since_s = None
         starting = self._state is PlanState.STARTING
         self._enter(PlanState.STARTING if starting else PlanState.STEADY)

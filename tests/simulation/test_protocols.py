@@ -281,7 +281,7 @@ def test_while_a_branch_recovers_the_other_goes_on() -> None:
     seen: list[tuple[str, int]] = []
 
     def watch(text: str) -> None:
-        seen.append((text, world.coordinator.progress.totals().get("right-out", 0)))
+        seen.append((text, world.coordinator.totals().get("right-out", 0)))
 
     world.watchers.append(watch)
     world.scheduler.at(0.3, lambda: world.kill_worker(int(dead)))

@@ -16,13 +16,13 @@ from everstream.core.checkpointing.manifest import (
     records_for,
 )
 from everstream.core.checkpointing.record import CheckpointRecord
-from everstream.core.coordinators.run_state import RunState
 from everstream.core.coordinators.strategy import (
     NOT_BEGUN,
     RETRY_S,
     THE_STORE,
     CheckpointStrategy,
     ReturnReport,
+    StrategyRun,
     Wait,
 )
 from everstream.core.ids import NO_EPOCH, CheckpointNumber, Epoch, ShardId, WorkerId
@@ -101,7 +101,7 @@ class CoordinatedStrategy(CheckpointStrategy):
 
     names_what_goes: ClassVar[bool] = False
 
-    def __init__(self, run: RunState) -> None:
+    def __init__(self, run: StrategyRun) -> None:
         self._run = run
         self._ledger = EpochLedger(frozenset(run.plan.shards), run.stable_epoch)
         self._restoring: set[ShardId] = set()

@@ -11,17 +11,19 @@ lines.
 """
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, assert_never
 
 from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.checkpointing.newest import Newest
+from everstream.core.checkpointing.record import CheckpointRecord
+from everstream.core.coordinators.progress import CheckpointStats
 from everstream.core.coordinators.recovery_report import RecoveryReport
 from everstream.core.coordinators.run_state import RunState
 from everstream.core.coordinators.stall_warning import StallWarning
 from everstream.core.coordinators.strategy import CheckpointStrategy, Wait
-from everstream.core.ids import Generation, ShardId, TaskNumber, WorkerId
+from everstream.core.ids import Epoch, Generation, ShardId, TaskNumber, WorkerId
 from everstream.core.messages import (
     Census,
     CheckpointFailed,
@@ -106,7 +108,7 @@ class FinalDeadline:
 MakeStrategy: TypeAlias = Callable[[RunState], CheckpointStrategy]
 
 
-class Coordinator(RunState):
+class Coordinator:
     """Decides for the whole run. Every method takes the time and returns orders."""
 
     def __init__(
@@ -119,14 +121,14 @@ class Coordinator(RunState):
         before: "Coordinator | None" = None,
         unwritten: bool = False,
     ) -> None:
-        super().__init__(plan, policy, generation, manifests, unwritten)
+        self._run = RunState(plan, policy, generation, manifests, unwritten)
         self._has_former_plan = before is not None
         """The same run had other shards before, and can return to them."""
         if before is not None:
-            self.succeed(before)
-        self._strategy = strategy(self)
+            self._run.succeed(before._run)
+        self._strategy = strategy(self._run)
         self._stall_warning = StallWarning(policy.slow_after_s)
-        self._final_deadline = FinalDeadline(self)
+        self._final_deadline = FinalDeadline(self._run)
         self._stop_by_s: float | None = None
         """When a run that was asked to stop stops without a checkpoint."""
         self._return_at_s = 0.0
@@ -137,8 +139,48 @@ class Coordinator(RunState):
     # What callers can read about the run.
 
     @property
+    def plan(self) -> Plan:
+        return self._run.plan
+
+    @property
+    def phase(self) -> Phase:
+        return self._run.phase
+
+    @property
+    def generation(self) -> Generation:
+        return self._run.generation
+
+    @property
+    def worker_count(self) -> int:
+        """The number of workers that have joined."""
+        return len(self._run.workers)
+
+    @property
+    def manifests(self) -> Sequence[EpochManifest]:
+        """The checkpoints that the run can roll back to, newest first."""
+        return self._run.manifests
+
+    @property
+    def unwritten(self) -> EpochManifest | None:
+        """What the run begins with, until it is in the store."""
+        return self._run.unwritten
+
+    @property
+    def line(self) -> Mapping[ShardId, CheckpointRecord]:
+        """The checkpoints that the run would roll back to if everything failed now."""
+        return self._run.line
+
+    @property
+    def stable_epoch(self) -> Epoch:
+        return self._run.stable_epoch
+
+    @property
     def recoveries(self) -> Newest[RecoveryReport]:
-        return self.restarts.book.reports
+        return self._run.restarts.book.reports
+
+    @property
+    def checkpoint_stats(self) -> CheckpointStats:
+        return self._run.checkpoint_stats
 
     @property
     def names_what_goes(self) -> bool:
@@ -148,58 +190,73 @@ class Coordinator(RunState):
     @property
     def lost_frames(self) -> int:
         """Frames that could not be sent again, because a log was lost with its process."""
-        return self.progress.lost_frames(self.line)
+        return self._run.progress.lost_frames(self._run.line)
 
     def is_calm(self, from_s: float) -> bool:
         """All shards work, nothing is being written, and epochs are at least this far apart."""
-        apart = self.every_s is None or self.every_s >= from_s
-        return self.phase is Phase.RUNNING and self.writing is None and self.stop is None and apart
+        run = self._run
+        apart = run.every_s is None or run.every_s >= from_s
+        return run.phase is Phase.RUNNING and run.writing is None and run.stop is None and apart
 
     @property
     def is_pausing(self) -> bool:
         """A shard has failed, and is retried after a pause."""
         return bool(self._paused)
 
+    def totals(self) -> dict[str, int]:
+        """Operator -> records received so far, over all its shards (sources: emitted)."""
+        return self._run.progress.totals()
+
+    def records_read(self) -> int:
+        return self._run.progress.records_read()
+
+    def set_interval(self, every_s: float) -> None:
+        """Set the time between two epochs."""
+        self._run.set_interval(every_s)
+
     # Workers.
 
     def on_process_joined(self, process: TaskNumber, address: Any, now_s: float) -> list[Order]:
         """A process has started, or started again: it becomes a worker or a spare."""
-        if self.over:
-            self.outbox.add(Dismiss(process))
-            return self.outbox.take()
-        had = self.workers.leave(process)
+        run = self._run
+        if run.over:
+            run.outbox.add(Dismiss(process))
+            return run.outbox.take()
+        had = run.workers.leave(process)
         if had is not None:
             lost = self._worker_lost(had, "its task was started again")
-            self._failure(lost, f"worker {had} came back", self.plan.workers[had], had, None, now_s)
-        if not self.over:
-            worker = self.workers.join(process, address)
+            self._failure(lost, f"worker {had} came back", run.plan.workers[had], had, None, now_s)
+        if not run.over:
+            worker = run.workers.join(process, address)
             if worker is not None:
                 self._took_place(process, worker, now_s)
-        return self.outbox.take()
+        return run.outbox.take()
 
     def on_process_lost(self, process: TaskNumber, how: str, now_s: float) -> list[Order]:
         """A process died or was silent for too long. A spare, if any, replaces a worker."""
-        if self.over:
-            return self.outbox.take()
-        stood_by = process in self.workers.spares
-        worker = self.workers.leave(process)
+        run = self._run
+        if run.over:
+            return run.outbox.take()
+        stood_by = process in run.workers.spares
+        worker = run.workers.leave(process)
         if stood_by:
-            self.outbox.tell(SpareLost(how))
+            run.outbox.tell(SpareLost(how))
         elif worker is not None:
-            lost, shards = self._worker_lost(worker, how), self.plan.workers[worker]
+            lost, shards = self._worker_lost(worker, how), run.plan.workers[worker]
             self._failure(lost, f"worker {worker} ({how})", shards, worker, None, now_s)
-            spare = None if self.over else self.workers.fill(worker)
+            spare = None if run.over else run.workers.fill(worker)
             if spare is not None:
                 self._took_place(spare, worker, now_s)
-        return self.outbox.take()
+        return run.outbox.take()
 
     def _took_place(self, process: TaskNumber, worker: WorkerId, now_s: float) -> None:
-        self.outbox.add(AssignWorker(process, worker))
-        self.restarts.book.restarted(tuple(str(s) for s in self.plan.workers[worker]), now_s)
-        if self.phase is not Phase.GATHERING:
+        run = self._run
+        run.outbox.add(AssignWorker(process, worker))
+        run.restarts.book.restarted(tuple(str(s) for s in run.plan.workers[worker]), now_s)
+        if run.phase is not Phase.GATHERING:
             self._strategy.on_worker_back(worker, now_s)
-        elif self.workers.complete:
-            self._strategy.go_back(self.plan.shards, now_s)
+        elif run.workers.complete:
+            self._strategy.go_back(run.plan.shards, now_s)
 
     def on_start_failed(
         self, process: TaskNumber, error: EverstreamError, now_s: float
@@ -208,54 +265,55 @@ class Coordinator(RunState):
 
         If all workers are present, it would have been a spare, and the run does not wait for it.
         """
-        if self.over:
-            return self.outbox.take()
-        if self.workers.complete:
+        run = self._run
+        if run.over:
+            return run.outbox.take()
+        if run.workers.complete:
             if error.message not in self._said_of_spares:
                 self._said_of_spares.add(error.message)
-                self.outbox.tell(StartFailed(int(process), error.message, spare=True))
-            return self.outbox.take()
-        self.outbox.tell(StartFailed(int(process), error.message))
-        too_many = self.restarts.start_failed(process, error, self.stable_epoch, now_s)
+                run.outbox.tell(StartFailed(int(process), error.message, spare=True))
+            return run.outbox.take()
+        run.outbox.tell(StartFailed(int(process), error.message))
+        too_many = run.restarts.start_failed(process, error, run.stable_epoch, now_s)
         if too_many is not None:
-            self.end(Outcome.FAILED, too_many)
-        return self.outbox.take()
+            run.end(Outcome.FAILED, too_many)
+        return run.outbox.take()
 
     def on_injected_kill(self, worker: WorkerId, now_s: float) -> None:
         """We are about to kill this worker ourselves: that does not count against the pipeline."""
-        self.restarts.injected(worker, now_s)
+        self._run.restarts.injected(worker, now_s)
 
     # Reports.
 
     def on_report(self, report: Report, now_s: float) -> list[Order]:
         """A report from a shard, or from a worker about its links."""
-        if not self.over and self._strategy.is_current(report):
+        if not self._run.over and self._strategy.is_current(report):
             self._hear(report, now_s)
-        return self.outbox.take()
+        return self._run.outbox.take()
 
     def _hear(self, report: Report, now_s: float) -> None:
-        strategy = self._strategy
+        run, strategy = self._run, self._strategy
         match report:
             case Progress():
-                self.progress.heard(report)
-                if self.phase in (Phase.RUNNING, Phase.FINISHING):
-                    self.restarts.progressed(now_s)
+                run.progress.heard(report)
+                if run.phase in (Phase.RUNNING, Phase.FINISHING):
+                    run.restarts.progressed(now_s)
             case Census():
-                if self.quiesce.wanted:  # a cycle that ends now would make things move again
-                    if self.quiesce.on_census(report):
-                        self._stop_with_checkpoint(self.quiesce.reason or "", now_s)
+                if run.quiesce.wanted:  # a cycle that ends now would make things move again
+                    if run.quiesce.on_census(report):
+                        self._stop(run.quiesce.reason or "", now_s)
                     return
-                for cycle in self.termination.on_census(report):
-                    self.tell_all(EndLoop(cycle, self.generation))
+                for cycle in run.termination.on_census(report):
+                    run.tell_all(EndLoop(cycle, run.generation))
             case CheckpointTaken(record=record):
-                self.checkpoint_stats.add(record)
+                run.checkpoint_stats.add(record)
                 strategy.on_checkpoint(record, now_s)
             case CheckpointFailed():
                 self._final_deadline.refused()
                 strategy.on_checkpoint_failed(report, now_s)
             case Committed(shard=shard, number=number):
-                self.committed(shard, number, strategy.last_number(shard))
-                self.end_when_committed(now_s)
+                run.committed(shard, number, strategy.last_number(shard))
+                run.end_when_committed(now_s)
             case Halted() | Rewired() | Restored() | RestoreFailed():
                 strategy.on_return(report, now_s)
             case ShardFailed():
@@ -269,103 +327,110 @@ class Coordinator(RunState):
 
     def on_manifest_written(self, now_s: float) -> list[Order]:
         """The manifest's contents are stable from here on, whatever fails next."""
-        manifest = self.store_answered()
-        begins = manifest is self.unwritten
-        self.keep(manifest)
-        if begins and not self.over:
+        run = self._run
+        manifest = run.store_answered()
+        begins = manifest is run.unwritten
+        run.keep(manifest)
+        if begins and not run.over:
             self._strategy.on_begun(now_s)
-        elif not self.over:
+        elif not run.over:
             self._strategy.on_manifest_written(manifest, now_s)
-            self.end_when_committed(now_s)
-        return self.outbox.take()
+            run.end_when_committed(now_s)
+        return run.outbox.take()
 
     def on_manifest_failed(self, error: EverstreamError, now_s: float) -> list[Order]:
         """The manifest is known not to be in the store."""
-        manifest = self.store_answered()
-        if self.over:
-            return self.outbox.take()
+        run = self._run
+        manifest = run.store_answered()
+        if run.over:
+            return run.outbox.take()
         if isinstance(error, LeaseLost):
             return self.on_replaced(error)
         if isinstance(error, StoreGone):
-            self.end(Outcome.FAILED, RunFailed("the store is gone", error))
-            return self.outbox.take()
+            run.end(Outcome.FAILED, RunFailed("the store is gone", error))
+            return run.outbox.take()
         self._strategy.on_manifest_failed(manifest, error, now_s)
-        self.end_when_committed(now_s)
-        return self.outbox.take()
+        run.end_when_committed(now_s)
+        return run.outbox.take()
 
     def on_replaced(self, error: LeaseLost) -> list[Order]:
         """Another driver has taken over the store: nothing that this one does counts any more."""
-        if not self.over:
-            self.end(Outcome.FAILED, RunFailed(f"this driver was replaced: {error}", error))
-        return self.outbox.take()
+        run = self._run
+        if not run.over:
+            run.end(Outcome.FAILED, RunFailed(f"this driver was replaced: {error}", error))
+        return run.outbox.take()
 
     # Time and requests.
 
     def on_tick(self, now_s: float) -> list[Order]:
         """Time has passed: a checkpoint may be due, or something may be taking too long."""
         self._say_what_is_slow(now_s)
+        run = self._run
         late = self._stop_by_s is not None and now_s >= self._stop_by_s
-        if late and self.stop is not None and not self.over:
-            if self.quiesce.wanted and not self.final:
+        if late and run.stop is not None and not run.over:
+            if run.quiesce.wanted and not run.final:
                 self._give_up_quiesce("its checkpoint was not taken in time", now_s)
             else:
                 self._stop_without_checkpoint()
-            return self.outbox.take()
+            return run.outbox.take()
         given_up = self._final_deadline.given_up(now_s) if not self._paused else None
         if given_up is not None:
-            self.end(Outcome.FAILED, given_up)
-            return self.outbox.take()
-        ends = self.plan.cycles and not self.quiesce.wanted and self.progress.sources_ended()
-        if ends and self.phase is Phase.RUNNING:
-            for question in self.termination.questions():
-                self.tell_all(question)
-        if self._paused and now_s >= self._return_at_s and not self.over:
+            run.end(Outcome.FAILED, given_up)
+            return run.outbox.take()
+        ends = run.plan.cycles and not run.quiesce.wanted and run.progress.sources_ended()
+        if ends and run.phase is Phase.RUNNING:
+            for question in run.termination.questions():
+                run.tell_all(question)
+        if self._paused and now_s >= self._return_at_s and not run.over:
             self._go_back((), now_s)
         if self._has_caught_up():
-            self.quiesce.begin("the end of the run", math.inf, ends_run=True)
-        if self.quiesce.wanted and self.stop is None and not self.over:
+            run.quiesce.begin("the end of the run", math.inf, ends_run=True)
+        if run.quiesce.wanted and run.stop is None and not run.over:
             self._quiesce(now_s)
         self._let_strategy_act(now_s)
-        return self.outbox.take()
+        return run.outbox.take()
 
     def on_stop(self, reason: str, now_s: float) -> list[Order]:
         """Stop with a checkpoint, so that the next run resumes from here."""
-        if self.phase not in (Phase.FINISHING, Phase.DONE):
-            self.quiesce.end()
-            if self.stop is None:
-                self._stop_with_checkpoint(reason, now_s)
-        return self.outbox.take()
+        run = self._run
+        if run.phase not in (Phase.FINISHING, Phase.DONE):
+            run.quiesce.end()
+            if run.stop is None:
+                self._stop(reason, now_s)
+        return run.outbox.take()
 
     def on_quiesce(self, reason: str, now_s: float) -> list[Order]:
         """Stop with a checkpoint and nothing in flight, to continue with other shards."""
-        if self.stop is None and self.phase not in (Phase.FINISHING, Phase.DONE):
-            self.quiesce.begin(reason, now_s + self.policy.checkpoint_timeout_s)
-        return self.outbox.take()
+        run = self._run
+        if run.stop is None and run.phase not in (Phase.FINISHING, Phase.DONE):
+            run.quiesce.begin(reason, now_s + run.policy.checkpoint_timeout_s)
+        return run.outbox.take()
 
     @property
     def can_be_succeeded(self) -> bool:
         """The run is not over, and nothing is being written that only this coordinator knows of."""
-        return self.writing is None and not self.over
+        return self._run.writing is None and not self._run.over
 
     @property
     def can_quiesce(self) -> bool:
         """No stop was requested, and the run is not about to end."""
-        return self.stop is None and self.phase not in (Phase.FINISHING, Phase.DONE)
+        run = self._run
+        return run.stop is None and run.phase not in (Phase.FINISHING, Phase.DONE)
 
     @property
     def is_quiescing(self) -> bool:
-        return self.quiesce.wanted
+        return self._run.quiesce.wanted
 
     @property
     def changes_shards(self) -> bool:
         """The run quiesces to continue with other shards, rather than to end."""
-        return self.quiesce.wanted and not self.quiesce.ends_run
+        return self._run.quiesce.wanted and not self._run.quiesce.ends_run
 
     def on_asked(self, now_s: float) -> list[Order]:
         """Take a checkpoint of everything done up to now; `is_asked` until that is stable."""
         self._strategy.on_asked(now_s)
         self._let_strategy_act(now_s)
-        return self.outbox.take()
+        return self._run.outbox.take()
 
     @property
     def is_asked(self) -> bool:
@@ -373,55 +438,59 @@ class Coordinator(RunState):
 
     # Implementation.
 
-    def _stop_with_checkpoint(self, reason: str, now_s: float) -> None:
-        self.begin_stop(reason)
-        ends = self.quiesce.wanted and self.quiesce.ends_run
-        patience_s = self.policy.checkpoint_timeout_s if ends else self.stop_patience_s
+    def _stop(self, reason: str, now_s: float) -> None:
+        run = self._run
+        run.begin_stop(reason)
+        ends = run.quiesce.wanted and run.quiesce.ends_run
+        patience_s = run.policy.checkpoint_timeout_s if ends else run.stop_patience_s
         self._stop_by_s = now_s + patience_s
-        if self.phase is Phase.GATHERING or not self.policy.checkpoints:
-            self.end(Outcome.STOPPED)
+        if run.phase is Phase.GATHERING or not run.policy.checkpoints:
+            run.end(Outcome.STOPPED)
         else:
             self._let_strategy_act(now_s)
 
     def _has_caught_up(self) -> bool:
         """The run is to end when it has caught up with its sources, and it has."""
-        if not self.policy.until_caught_up or self.phase is not Phase.RUNNING or self._paused:
+        run = self._run
+        if not run.policy.until_caught_up or run.phase is not Phase.RUNNING or self._paused:
             return False
-        if self.stop is not None or self.quiesce.wanted or self.progress.sources_ended():
+        if run.stop is not None or run.quiesce.wanted or run.progress.sources_ended():
             return False
-        return self.progress.sources_caught_up()
+        return run.progress.sources_caught_up()
 
     def _quiesce(self, now_s: float) -> None:
         """Ask the shards to pause, and check whether anything still moves."""
-        if now_s >= self.quiesce.by_s:
+        run = self._run
+        if now_s >= run.quiesce.by_s:
             self._give_up_quiesce("records in flight did not arrive in time", now_s)
-        elif self.phase is Phase.RUNNING and not self._paused:
-            for command in self.quiesce.commands(self.generation):
-                self.tell_all(command)
+        elif run.phase is Phase.RUNNING and not self._paused:
+            for command in run.quiesce.commands(run.generation):
+                run.tell_all(command)
 
     def _give_up_quiesce(self, why: str, now_s: float) -> None:
         """Resume from the last checkpoint: paused shards cannot resume in any other way."""
-        self.outbox.tell(QuiesceGivenUp(self.quiesce.reason or "", why))
-        self.quiesce.end()
-        self.withdraw_stop()
+        run = self._run
+        run.outbox.tell(QuiesceGivenUp(run.quiesce.reason or "", why))
+        run.quiesce.end()
+        run.withdraw_stop()
         self._stop_by_s = None
-        if self.phase is not Phase.GATHERING:
-            self._go_back(self.plan.shards, now_s)
+        if run.phase is not Phase.GATHERING:
+            self._go_back(run.plan.shards, now_s)
 
     def _stop_without_checkpoint(self) -> None:
         """Back-pressure, a store or a worker keeps the last checkpoint from being taken in time.
 
         Output prepared since the last stable checkpoint is aborted, as after a failure.
         """
-        wait = self._strategy.waits_for()
-        if self.final:
+        run, wait = self._run, self._strategy.waits_for()
+        if run.final:
             return  # the next run has nothing left to do, so the last results must be committed
         waited_for = wait.what if wait is not None else None
-        self.outbox.tell(StoppedWithoutCheckpoint(waited_for, int(self.stable_epoch)))
-        self.end(Outcome.STOPPED)
+        run.outbox.tell(StoppedWithoutCheckpoint(waited_for, int(run.stable_epoch)))
+        run.end(Outcome.STOPPED)
 
     def _worker_lost(self, worker: WorkerId, how: str) -> WorkerLost:
-        shards = tuple(str(shard) for shard in self.plan.workers[worker])
+        shards = tuple(str(shard) for shard in self._run.plan.workers[worker])
         return WorkerLost(int(worker), how, shards=shards)
 
     def _failure(
@@ -447,38 +516,36 @@ class Coordinator(RunState):
         pause_s: float = 0.0,
     ) -> bool:
         """Count a failure; False if it exceeds the budget and ends the run."""
-        report = self.restarts.open(what, shards, worker, now_s)
+        run = self._run
+        report = run.restarts.open(what, shards, worker, now_s)
         from_epoch = self._strategy.resumes_from()
-        self.outbox.tell(
+        run.outbox.tell(
             replace(event, injected=report.injected, from_epoch=from_epoch, retry_s=pause_s)
         )
-        too_many = self.restarts.too_many(report, worker, error, now_s)
+        too_many = run.restarts.too_many(report, worker, error, now_s)
         if too_many is not None:
-            self.end(Outcome.FAILED, too_many)
-        return too_many is None and self.phase is not Phase.GATHERING
+            run.end(Outcome.FAILED, too_many)
+        return too_many is None and run.phase is not Phase.GATHERING
 
     def _shard_failed(self, failed: ShardFailed, now_s: float) -> None:
         """An operator or a sink raised: whatever it needs may be back after a pause.
 
         Until then nothing is rolled back. Other failures in the meantime count as the same one.
         """
-        if (
-            self.unwritten is not None
-            and not self.writing
-            and isinstance(failed.error, ShareRefused)
-        ):
+        run = self._run
+        if run.unwritten is not None and not run.writing and isinstance(failed.error, ShareRefused):
             if self._has_former_plan:
-                self.hand_over(Refused(failed.error))
+                run.hand_over(Refused(failed.error))
             else:
-                self.end(Outcome.FAILED, failed.error)
+                run.end(Outcome.FAILED, failed.error)
             return
         if self._paused:
             self._paused.add(failed.shard)
             return
-        if self.restarts.repeats.has_seen(failed.error, self.stable_epoch):
+        if run.restarts.repeats.has_seen(failed.error, run.stable_epoch):
             self._end_of_no_use(failed, now_s)
             return
-        pause_s = self.restarts.back_off.pause_s(now_s)
+        pause_s = run.restarts.back_off.pause_s(now_s)
         what, shard = f"{failed.shard} failed", failed.shard
         reason = failed.error.message.splitlines()[0]
         event = OperatorFailed(reason, shards=(str(shard),))
@@ -491,14 +558,15 @@ class Coordinator(RunState):
 
     def _end_of_no_use(self, failed: ShardFailed, now_s: float) -> None:
         """The shard was retried from the checkpoint and failed in the same way."""
+        run = self._run
         what = f"{failed.shard} failed"
-        self.restarts.open(what, [failed.shard], None, now_s)
-        back = f"epoch {self.stable_epoch}" if self.stable_epoch else "the start"
+        run.restarts.open(what, [failed.shard], None, now_s)
+        back = f"epoch {run.stable_epoch}" if run.stable_epoch else "the start"
         message = (
             f"{what} in the same way again after rolling back to {back}: not retried a third "
             "time, because it would fail again"
         )
-        self.end(Outcome.FAILED, RunFailed(message, failed.error))
+        run.end(Outcome.FAILED, RunFailed(message, failed.error))
 
     def _go_back(self, shards: Sequence[ShardId], now_s: float) -> None:
         """Roll back these shards, along with those in a pause: no rollback can leave them out."""
@@ -515,17 +583,18 @@ class Coordinator(RunState):
         what = (
             f"the connection from worker {cut.sender} to worker {cut.receiver} was cut ({cut.how})"
         )
-        workers = self.plan.workers
+        workers = self._run.plan.workers
         shards = [*workers[cut.sender], *workers[cut.receiver]]
         names = tuple(str(shard) for shard in shards)
         event = ConnectionCut(int(cut.sender), int(cut.receiver), cut.how, shards=names)
         self._failure(event, what, shards, None, EnvironmentFault(what), now_s)
 
     def _say_what_is_slow(self, now_s: float) -> None:
+        run = self._run
         wait = self._strategy.waits_for()
-        if wait is None and self.phase is Phase.FINISHING:
-            wait = Wait("committing the last results", sorted(self.committing))
+        if wait is None and run.phase is Phase.FINISHING:
+            wait = Wait("committing the last results", sorted(run.committing))
         waited_s = self._stall_warning.due(wait.what if wait else None, now_s)
         if wait is not None and waited_s is not None:
             missing = tuple(sorted(str(shard) for shard in wait.missing))
-            self.outbox.tell(Stalled(wait.what, waited_s, missing, wait.why or ""))
+            run.outbox.tell(Stalled(wait.what, waited_s, missing, wait.why or ""))

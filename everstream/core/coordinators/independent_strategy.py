@@ -19,13 +19,13 @@ from typing import ClassVar, assert_never
 from everstream.core.checkpointing.manifest import EpochManifest, epoch_manifest, fall_back
 from everstream.core.checkpointing.record import CheckpointRecord, LogKind
 from everstream.core.coordinators.checkpoint_index import CheckpointIndex
-from everstream.core.coordinators.run_state import RunState
 from everstream.core.coordinators.strategy import (
     NOT_BEGUN,
     RETRY_S,
     THE_STORE,
     CheckpointStrategy,
     ReturnReport,
+    StrategyRun,
     Wait,
 )
 from everstream.core.ids import (
@@ -80,7 +80,7 @@ class IndependentStrategy(CheckpointStrategy):
 
     names_what_goes: ClassVar[bool] = True
 
-    def __init__(self, run: RunState, log: LogKind = "durable") -> None:
+    def __init__(self, run: StrategyRun, log: LogKind = "durable") -> None:
         self._run = run
         self._log = log
         self._generations = dict.fromkeys(run.plan.shards, run.generation)

@@ -1,7 +1,7 @@
 """The facts of a run. Only `RunState` changes them, through named moves.
 
-The coordinator, which is a `RunState`, and its checkpoint strategy read the facts, which have no
-setters, and make the moves.
+The coordinator and its checkpoint strategy read the facts, which have no setters, and make the
+moves. `StrategyRun` in `strategy.py` lists those that a strategy may see and make.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -5,22 +5,26 @@ what after a failure. Everything else (workers, restarts, cycles, the end of a r
 coordinator's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, TypeAlias
 
 from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.checkpointing.record import CheckpointRecord
-from everstream.core.ids import CheckpointNumber, ShardId, WorkerId
+from everstream.core.ids import CheckpointNumber, Epoch, Generation, ShardId, WorkerId
 from everstream.core.messages import (
     CheckpointFailed,
+    Command,
     Halted,
     Report,
     Restored,
     RestoreFailed,
     Rewired,
 )
+from everstream.core.orders import Order, Outcome, Phase, Policy
+from everstream.core.plan import Plan
 from everstream.errors import EverstreamError
+from everstream.events import RunEvent
 
 ReturnReport: TypeAlias = Halted | Rewired | Restored | RestoreFailed
 """What a shard reports while it rolls back to a checkpoint."""
@@ -41,6 +45,102 @@ class Wait:
     """The shards that have not answered."""
     why: str = ""
     """What holds it up, if that is known."""
+
+
+class Orders(Protocol):
+    """Where orders are sent."""
+
+    def add(self, order: Order) -> None: ...
+
+    def send(self, worker: WorkerId, command: Command) -> None: ...
+
+    def tell(self, event: RunEvent) -> None: ...
+
+
+class PresentWorkers(Protocol):
+    """The workers that have joined."""
+
+    @property
+    def complete(self) -> bool: ...
+
+    def of(self, shards: Collection[ShardId]) -> list[WorkerId]: ...
+
+
+class ReportedProgress(Protocol):
+    """How far the shards have come."""
+
+    @property
+    def sources(self) -> frozenset[str]: ...
+
+    def records_read(self) -> int: ...
+
+    def totals(self) -> dict[str, int]: ...
+
+    def holding_up(self, epoch: Epoch, shards: Iterable[ShardId]) -> str: ...
+
+
+class StrategyRun(Protocol):
+    """A run as its checkpoint strategy sees it: facts to read, and the moves it may make.
+
+    `RunState` implements all of it; its docstrings explain each member.
+    """
+
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def policy(self) -> Policy: ...
+    @property
+    def phase(self) -> Phase: ...
+    @property
+    def generation(self) -> Generation: ...
+    @property
+    def every_s(self) -> float | None: ...
+    @property
+    def stop(self) -> str | None: ...
+    @property
+    def over(self) -> bool: ...
+    @property
+    def stored_manifests(self) -> Sequence[EpochManifest]: ...
+    @property
+    def manifests(self) -> Sequence[EpochManifest]: ...
+    @property
+    def newest(self) -> EpochManifest | None: ...
+    @property
+    def unwritten(self) -> EpochManifest | None: ...
+    @property
+    def writing(self) -> EpochManifest | None: ...
+    @property
+    def line(self) -> Mapping[ShardId, CheckpointRecord]: ...
+    @property
+    def stable_epoch(self) -> Epoch: ...
+    @property
+    def takes_back(self) -> bool: ...
+    @property
+    def outbox(self) -> Orders: ...
+    @property
+    def workers(self) -> PresentWorkers: ...
+    @property
+    def progress(self) -> ReportedProgress: ...
+
+    def tell_all(self, command: Command) -> None: ...
+    def write(self, manifest: EpochManifest) -> None: ...
+    def write_unwritten(self) -> bool: ...
+    def good(self, number: int, owner: object = None) -> None: ...
+    def give_up(self, number: int, what: str, cause: str, owner: object = None) -> None: ...
+    def logged(self, size_bytes: int) -> None: ...
+    def next_generation(self) -> Generation: ...
+    def going_back(
+        self, shards: Iterable[ShardId], rollback_s: float, checkpoints_back: int
+    ) -> None: ...
+    def went_back(
+        self,
+        records: Iterable[tuple[ShardId, CheckpointRecord | None]],
+        *,
+        everybody: bool = False,
+    ) -> None: ...
+    def resume(self, generation: Generation, now_s: float) -> None: ...
+    def finish(self, waiting_for: Sequence[ShardId], now_s: float) -> None: ...
+    def end(self, outcome: Outcome, error: EverstreamError | None = None) -> None: ...
 
 
 class CheckpointStrategy(Protocol):

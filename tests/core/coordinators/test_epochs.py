@@ -90,7 +90,7 @@ def test_epochs_can_be_due_by_records() -> None:
     assert run.tick(1.0) == []
     run.report(Progress(NUMBERS, g, {"numbers": (0, 100)}))
     assert of(run.tick(2.0), StartCheckpoint)
-    assert run.it.progress.records_read() == 100
+    assert run.it.records_read() == 100
 
 
 def test_records_read_before_a_checkpoint_do_not_count_for_the_next_after_a_recovery() -> None:

@@ -321,4 +321,4 @@ def test_progress_of_a_shard_that_has_gone_back_since_does_not_count() -> None:
     before = run.generation[LEFT]
     run.answer(run.report(ShardFailed(LEFT, before, ConnectorError("gone"))))
     run.report(Progress(LEFT, before, {"left": (99, 99)}))
-    assert run.it.progress.totals().get("left", 0) == 0
+    assert run.it.totals().get("left", 0) == 0

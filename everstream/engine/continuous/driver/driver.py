@@ -554,9 +554,9 @@ class Driver(Stoppable):
         coordinator = self.coordinator
         return RunStatus(
             coordinator.phase,
-            len(coordinator.workers),
-            coordinator.progress.records_read(),
-            coordinator.progress.totals(),
+            coordinator.worker_count,
+            coordinator.records_read(),
+            coordinator.totals(),
             coordinator.stable_epoch,
             coordinator.recoveries,
         )
