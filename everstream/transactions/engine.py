@@ -35,11 +35,12 @@ from everstream.transactions.log import TransactionLog
 from everstream.transactions.preprocessing import Preprocessor
 from everstream.transactions.recovery import (
     DEFAULT,
-    SCHEMES,
     BatchRun,
     FastOptions,
     Inputs,
+    RecoveryScheme,
     TransactionRecovery,
+    scheme_of,
 )
 from everstream.transactions.recovery.fast import FastRecovery
 from everstream.transactions.store import Store, open_store
@@ -132,8 +133,7 @@ class TransactionEngine:
         fast_options: FastOptions | None = None,
         operation_cost_iterations: int = 0,
     ) -> None:
-        if recovery not in SCHEMES:
-            raise DefinitionError(f"recovery must be one of {', '.join(SCHEMES)}, not {recovery!r}")
+        scheme = scheme_of(recovery)
         if commit not in (ADAPTIVE, EVERY_EPOCH):
             raise DefinitionError(f"commit must be {ADAPTIVE!r} or {EVERY_EPOCH!r}")
         if execution not in ("auto", "serial", "parallel"):
@@ -141,7 +141,7 @@ class TransactionEngine:
         if parallelism < 1:
             raise DefinitionError("parallelism must be at least 1")
         self.layout = DataLayout(tables, transactions)
-        self.kernels = codegen.build(self.layout)
+        self.kernels = codegen.build(self.layout, scheme.walks)
         # Interpreted functions hold the GIL and their kernels have no real atomics.
         self.parallelism = parallelism if self.kernels.compiled else 1
         self.threads = Threads(self.parallelism)
@@ -162,22 +162,21 @@ class TransactionEngine:
         self._preprocessor = Preprocessor(self.layout, self.states, self.threads, select, timestamp)
         self._outcomes = Outcomes(self.layout)
         self._broken = False
-        scheme = SCHEMES[recovery]
-        opened = self._open_log(recovery, log)
+        opened = self._open_log(scheme, log)
         if scheme is FastRecovery:
             self.scheme: Any = FastRecovery(self, opened, options=fast_options)
         else:
             self.scheme = scheme(self, opened)
 
     def _open_log(
-        self, recovery: str, log: str | os.PathLike[str] | Store | None
+        self, scheme: type[RecoveryScheme], log: str | os.PathLike[str] | Store | None
     ) -> TransactionLog | None:
-        if not SCHEMES[recovery].needs_log:
+        if not scheme.needs_log:
             return None
         if log is None:
-            raise LogError(f"recovery {recovery!r} needs a place for its log: give log=...")
+            raise LogError(f"recovery {scheme.name!r} needs a place for its log: give log=...")
         store = log if isinstance(log, Store) else open_store(log)
-        return TransactionLog(store, self.parallelism if recovery == "lsn-vector" else 1)
+        return TransactionLog(store, self.parallelism if scheme.stream_per_thread else 1)
 
     def load_kernels(self) -> None:
         """Load machine code now, so that the first batch does not have to."""
@@ -332,14 +331,14 @@ class TransactionEngine:
         began = time.perf_counter()
         totals = totals_block(self.parallelism)
         if first:
-            guard(lambda: self.kernels.run_in_order(0, first, data, totals))
+            guard(self.kernels.run_in_order, 0, first, data, totals)
             self._learn_cost(totals, first)
             breakdown.add(totals, time.perf_counter() - began)
         if first == rows:
             return
         if first and self.transaction_cost_s < PARALLEL_FROM_S:
             again = totals_block(self.parallelism)
-            guard(lambda: self.kernels.run_in_order(first, rows, data, again))
+            guard(self.kernels.run_in_order, first, rows, data, again)
             breakdown.add(again, time.perf_counter() - began)
             return
         began = time.perf_counter()

@@ -23,7 +23,7 @@ from everstream.transactions.definition import Transaction
 from everstream.transactions.engine import TransactionEngine
 from everstream.transactions.errors import DefinitionError, ExecutionError, InputError
 from everstream.transactions.layout import DataLayout
-from everstream.transactions.recovery import SCHEMES
+from everstream.transactions.recovery import scheme_of
 from everstream.transactions.state_log import SavedEvents, StateLog
 from everstream.transactions.tables import Table
 
@@ -151,7 +151,7 @@ class Transact(Operator):
 
     def _snapshot_due(self, state: StateBackend[Any, Any]) -> bool:
         """More blocks than tables, in size or number, would only make restores slow."""
-        if not SCHEMES[self.recovery].commits:
+        if not scheme_of(self.recovery).commits:
             return True
         snapshot_bytes, blocks_bytes = StateLog(state).sizes_bytes()
         return (
@@ -323,9 +323,7 @@ def _check(
         raise DefinitionError(
             f"parallelism must be a number of threads from 1 up, not {parallelism!r}"
         )
-    if recovery not in SCHEMES:
-        raise DefinitionError(f"recovery must be one of {', '.join(SCHEMES)}, not {recovery!r}")
-    if not SCHEMES[recovery].needs_log:
+    if not scheme_of(recovery).needs_log:
         raise DefinitionError(
             f"recovery={recovery!r} saves nothing, so a pipeline could not resume from a checkpoint. "
             "Use 'delta', or run without checkpoints."

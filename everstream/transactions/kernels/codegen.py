@@ -13,34 +13,25 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 from everstream.extras import extra
 from everstream.transactions import compiled
 from everstream.transactions.compiled import cache_folder
 from everstream.transactions.definition import ABORT
-from everstream.transactions.kernels.kernel_source import kernel_source
+from everstream.transactions.kernels.kernel_source import Walk, kernel_source, walk_sources
 from everstream.transactions.layout import DataLayout
 
 with extra("transactions"):
     import numba
 
 
-@dataclass(frozen=True)
-class Kernels:
-    """The compiled walks of `drivers` for one set of transactions."""
+class Kernels(SimpleNamespace):
+    """The compiled walks of `drivers`, and further ones, for one set of transactions."""
 
-    run_in_order: Callable[..., None]
-    redo_in_order: Callable[..., None]
-    run_ready: Callable[..., None]
-    redo_levels: Callable[..., None]
-    redo_streams: Callable[..., None]
-    redo_chains: Callable[..., None]
-    redo_partitions: Callable[..., None]
     compiled: bool
 
 
@@ -48,10 +39,11 @@ class Kernels:
 _built: dict[str, Kernels] = {}
 
 
-def build(layout: DataLayout) -> Kernels:
+def build(layout: DataLayout, walks: tuple[Walk, ...] = ()) -> Kernels:
     """Generate, compile (lazily) and return the kernels; interpreted if any transaction is."""
     interpreted = any(declared.interpreted for declared in layout.transactions)
-    source = kernel_source(layout, interpreted)
+    sources = walk_sources(walks)
+    source = kernel_source(layout, interpreted, sources.values())
     marks = [source, numba.__version__, *(declared.fingerprint for declared in layout.transactions)]
     marks.append(_primitives())
     name = "everstream_kernels_" + hashlib.sha256("\0".join(marks).encode()).hexdigest()[:24]
@@ -98,8 +90,7 @@ def build(layout: DataLayout) -> Kernels:
         if table.is_record:
             namespace[f"Record_{number}"] = table.record
     exec(compile(source, str(path), "exec"), namespace)
-    walks = [walk for walk in Kernels.__dataclass_fields__ if walk != "compiled"]
-    kernels = Kernels(**{walk: namespace[walk] for walk in walks}, compiled=not interpreted)
+    kernels = Kernels(**{walk: namespace[walk] for walk in sources}, compiled=not interpreted)
     if not interpreted:
         _built[name] = kernels
     return kernels

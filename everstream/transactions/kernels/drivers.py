@@ -1,4 +1,4 @@
-"""How transactions are walked: in order, along the graph, by level, by log stream, by chain.
+"""How transactions are walked: in order, along the graph, by chain, by partition.
 
 This file is both a template and a module. For each set of transactions, `codegen`
 writes a copy of it in which `step`, `redo`, `project` and `walk` are the real ones and
@@ -137,95 +137,6 @@ def run_ready(
             if fetch_add(pending, successor, -1) == 1:
                 store(queue, fetch_add(control, TAIL, 1), successor)
     account(totals, thread, execute, aborted, explore, wait)
-
-
-def redo_levels(
-    thread: int,
-    threads: int,
-    order: Any,
-    level_start: Any,
-    control: Any,
-    data: Any,
-    totals: Any,
-) -> None:
-    """Each level's transactions are independent; all threads meet before the next level."""
-    execute = 0
-    wait = 0
-    mark = cycles()
-    for level in range(len(level_start) - 1):
-        for place in range(level_start[level] + thread, level_start[level + 1], threads):
-            redo(order[place], data)
-        now = cycles()
-        execute += now - mark
-        mark = now
-        fetch_add(control, HEAD, 1)
-        tries = 0
-        while load(control, HEAD) < threads * (level + 1):
-            if load(control, STOP) != 0:
-                return
-            tries = spin_on(tries)
-        now = cycles()
-        wait += now - mark
-        mark = now
-    account(totals, thread, execute, 0, 0, wait)
-
-
-def redo_streams(
-    thread: int,
-    threads: int,
-    stream_start: Any,
-    vectors: Any,
-    done: Any,
-    control: Any,
-    data: Any,
-    totals: Any,
-) -> None:
-    """Redo log streams in their own order, each record once the streams it names are far enough.
-
-    Records of stream s lie at stream_start[s] to stream_start[s + 1], and `vectors[i, q]`
-    is how many records of stream q must be done before record i.
-    """
-    streams = len(stream_start) - 1
-    execute = 0
-    explore = 0
-    wait = 0
-    left = 0
-    for stream in range(thread, streams, threads):
-        left += stream_start[stream + 1] - stream_start[stream]
-    mark = cycles()
-    tries = 0
-    while left > 0:
-        moved = False
-        for stream in range(thread, streams, threads):
-            finished = load(done, stream * 8)
-            i = stream_start[stream] + finished
-            if i >= stream_start[stream + 1]:
-                continue
-            ready = True
-            for other in range(streams):
-                if other != stream and load(done, other * 8) < vectors[i, other]:
-                    ready = False
-                    break
-            now = cycles()
-            if ready:
-                explore += now - mark
-                mark = now
-                redo(i, data)
-                now = cycles()
-                execute += now - mark
-                mark = now
-                store(done, stream * 8, finished + 1)
-                left -= 1
-                moved = True
-                tries = 0
-        if not moved:
-            if load(control, STOP) != 0:
-                return
-            tries = spin_on(tries)
-            now = cycles()
-            wait += now - mark
-            mark = now
-    account(totals, thread, execute, 0, explore, wait)
 
 
 def redo_chains(

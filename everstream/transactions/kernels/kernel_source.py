@@ -4,16 +4,19 @@ It is a copy of `drivers` with the real `step`, `redo`, `project` and `walk`.
 """
 
 import inspect
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
 
 from everstream.transactions.kernels import drivers
 from everstream.transactions.layout import COMMITTED, SLOTS, SPIN, TYPES, DataLayout
 
+Walk = Callable[..., None]
 
-def kernel_source(layout: DataLayout, interpreted: bool) -> str:
+
+def kernel_source(layout: DataLayout, interpreted: bool, walks: Iterable[str]) -> str:
     writer = _Writer(layout, interpreted)
-    functions = [writer.step(), writer.redo(), writer.project(), writer.walk(), *_walks()]
+    functions = [writer.step(), writer.redo(), writer.project(), writer.walk(), *walks]
     head = "from typing import Any\n\n" + "\n".join(_constants())
     return head + "\n\n\n" + "\n\n".join(f"@kernel\n{function}" for function in functions)
 
@@ -26,15 +29,16 @@ def _constants() -> list[str]:
     ]
 
 
-@lru_cache(maxsize=1)
-def _walks() -> tuple[str, ...]:
-    """The source of the walks in `drivers`, without the interface they are written against."""
-    return tuple(
-        inspect.getsource(value)
+@cache
+def walk_sources(further: tuple[Walk, ...]) -> dict[str, str]:
+    """The source of the walks in `drivers`, without their interface, and of further ones."""
+    own: list[Any] = [
+        value
         for name, value in vars(drivers).items()
         if inspect.isfunction(value)
         and (value.__module__, value.__qualname__) == (drivers.__name__, name)
-    )
+    ]
+    return {walk.__name__: inspect.getsource(walk) for walk in (*own, *further)}
 
 
 class _Writer:

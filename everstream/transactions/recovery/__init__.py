@@ -1,9 +1,11 @@
 """Recovery schemes by name: how transactional state survives a crash."""
 
+from importlib.metadata import entry_points
+from typing import cast
+
+from everstream.transactions.errors import DefinitionError
 from everstream.transactions.recovery.delta import DeltaLog
-from everstream.transactions.recovery.dependency import DependencyLog
 from everstream.transactions.recovery.fast import FastOptions, FastRecovery
-from everstream.transactions.recovery.lsn_vector import LsnVector
 from everstream.transactions.recovery.scheme import (
     BatchRun,
     CheckpointOnly,
@@ -12,28 +14,36 @@ from everstream.transactions.recovery.scheme import (
     RecoveryScheme,
     TransactionRecovery,
 )
-from everstream.transactions.recovery.wal import WriteAheadLog
 
 SCHEMES: dict[str, type[RecoveryScheme]] = {
-    scheme.name: scheme
-    for scheme in (
-        NoRecovery,
-        CheckpointOnly,
-        WriteAheadLog,
-        DependencyLog,
-        LsnVector,
-        FastRecovery,
-        DeltaLog,
-    )
+    scheme.name: scheme for scheme in (NoRecovery, CheckpointOnly, FastRecovery, DeltaLog)
 }
 DEFAULT = "delta"
+PAPERS = ("wal", "dependency", "lsn-vector")
+"""Schemes to compare with, of the distribution `everstream-lab`."""
+
+
+def scheme_of(name: str) -> type[RecoveryScheme]:
+    """The scheme of this name; other distributions add theirs as entry points of one group."""
+    if name in SCHEMES:
+        return SCHEMES[name]
+    added = entry_points(group="everstream.recovery_schemes")
+    if name in added.names:
+        return cast(type[RecoveryScheme], added[name].load())
+    raise DefinitionError(
+        f"recovery must be one of {', '.join([*SCHEMES, *sorted(added.names)])}, not {name!r}"
+        + ("; `pip install everstream-lab` adds it" if name in PAPERS else "")
+    )
+
 
 __all__ = [
     "DEFAULT",
+    "PAPERS",
     "SCHEMES",
     "BatchRun",
     "FastOptions",
     "Inputs",
     "RecoveryScheme",
     "TransactionRecovery",
+    "scheme_of",
 ]

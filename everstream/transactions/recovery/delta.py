@@ -5,8 +5,9 @@ keys an epoch changes, not with its transactions, so hot keys make it cheaper, w
 every other scheme more expensive. Epochs of little work share a commit.
 """
 
+from time import perf_counter as now
+
 from everstream.transactions.log import Block, Columns
-from everstream.transactions.recovery.commands import now
 from everstream.transactions.recovery.scheme import (
     BatchRun,
     Inputs,

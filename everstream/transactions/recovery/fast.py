@@ -9,6 +9,7 @@ heaviest first (task assignment). Selective logging keeps only values that cross
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter as now
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,8 @@ import polars as pl
 
 from everstream.transactions.chains import chains_of, deal, heaviest_first
 from everstream.transactions.errors import LogError
-from everstream.transactions.execution import PARALLEL_FROM_S, control_block, guard, totals_block
+from everstream.transactions.execution import PARALLEL_FROM_S, Counters, guard, totals_block
 from everstream.transactions.log import Block, Columns, joined
-from everstream.transactions.recovery.commands import now
 from everstream.transactions.recovery.partitions import Partitioning, crossing, partition_members
 from everstream.transactions.recovery.scheme import (
     BatchRun,
@@ -290,24 +290,14 @@ class FastRecovery(RecoveryScheme):
             chains = deal(chain_start, chains, shares, by_weight)[share]
         assigned = deal(chain_start, chains, engine.parallelism, by_weight)
         breakdown.construct_s += now() - began
-        control, totals = control_block(), totals_block(engine.parallelism)
+        chains_at = (chain_start, operations, layout.width, run.committed)
         data = engine.data_of(run, outcomes=True)
 
-        def work(thread: int) -> None:
-            engine.kernels.redo_chains(
-                thread,
-                assigned[thread],
-                chain_start,
-                operations,
-                layout.width,
-                run.committed,
-                data,
-                totals,
-            )
+        def work(thread: int, _control: Counters, totals: Counters) -> None:
+            engine.kernels.redo_chains(thread, assigned[thread], *chains_at, data, totals)
 
         began = now()
-        guard(lambda: engine.threads.together(control, work))
-        breakdown.add(totals, now() - began)
+        breakdown.add(engine.threads.together(work), now() - began)
         return np.asarray(chains, np.int64)
 
     def _restored_reads(
@@ -328,7 +318,7 @@ class FastRecovery(RecoveryScheme):
         totals = totals_block(1)
         began = now()
         if self.options.restructure:
-            guard(lambda: engine.kernels.redo_in_order(run.committed, data, totals))
+            guard(engine.kernels.redo_in_order, run.committed, data, totals)
             report.breakdown.add(totals, now() - began)
         else:
             engine.execute(run, report.breakdown)
@@ -342,18 +332,16 @@ class FastRecovery(RecoveryScheme):
         worker_of, _ = heaviest_first(weights, engine.parallelism)
         own = [np.flatnonzero(worker_of == thread) for thread in range(engine.parallelism)]
         report.breakdown.construct_s += now() - began
-        control, totals = control_block(), totals_block(engine.parallelism)
         data = engine.data_of(run, outcomes=True)
         parts = tuple(self._partitioning.parts)
 
-        def work(thread: int) -> None:
+        def work(thread: int, _control: Counters, totals: Counters) -> None:
             engine.kernels.redo_partitions(
                 thread, own[thread], part_start, members, data, parts, totals
             )
 
         began = now()
-        guard(lambda: engine.threads.together(control, work))
-        report.breakdown.add(totals, now() - began)
+        report.breakdown.add(engine.threads.together(work), now() - began)
 
 
 def _verdicts(block: Block) -> npt.NDArray[np.uint8]:

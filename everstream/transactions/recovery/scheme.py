@@ -129,6 +129,10 @@ class RecoveryScheme(ABC):
     needs_log = True
     snapshots = True
     commits = True
+    stream_per_thread = False
+    """Whether a commit writes a block for each thread, in a stream of its own."""
+    walks: tuple[Callable[..., None], ...] = ()
+    """Walks that only `replay` of this scheme needs; `engine.kernels` has them compiled."""
 
     def __init__(self, engine: "TransactionEngine", log: TransactionLog | None) -> None:
         self.engine = engine

@@ -47,7 +47,7 @@ def truths() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("scheme", es.SCHEMES)
+@pytest.mark.parametrize("scheme", bank.SCHEMES)
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_workload_scheme_thread_count_and_crash_point_ends_in_the_truth(
     name: str, scheme: str, threads: int, truths: dict[str, Any], tmp_path: Path

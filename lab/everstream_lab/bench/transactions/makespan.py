@@ -18,9 +18,9 @@ import polars as pl
 from everstream.transactions.chains import chains_of, heaviest_first
 from everstream.transactions.compiled import kernel
 from everstream.transactions.engine import TransactionEngine
-from everstream.transactions.graph import by_level, levels_of
 from everstream.transactions.recovery import BatchRun
-from everstream.transactions.recovery.lsn_vector import sequence_vectors
+from everstream_lab.recovery.dependency import by_level, levels_of
+from everstream_lab.recovery.lsn_vector import sequence_vectors
 from everstream_lab.workloads.transactions import Workload
 
 SCHEMES = ("checkpoint", "wal", "dependency", "lsn-vector", "fast")
