@@ -1,8 +1,4 @@
-"""Planning: simulate, predict, advise.
-
-Light to import: the compiled simulation is loaded only by who asks for
-`everstream.planning.queueing`.
-"""
+"""Planning: predict what checkpoints and failures cost, and advise"""
 
 from everstream.planning.adviser import Advice, advise
 from everstream.planning.auto import (
