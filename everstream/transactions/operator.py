@@ -216,7 +216,7 @@ class Transact(Operator):
                 f"operator '{ctx.operator}': {error.message} (In a pipeline the checkpoint is "
                 "restored; such an event is never skipped, regardless of on_error.)"
             ) from error
-        if self.recovery == "fast":
+        if scheme_of(self.recovery).replays_events:
             self._unsaved.append(epoch.select(sorted(self._wanted)))
         ctx.emit_batch(self._shown(epoch, outcomes))
 

@@ -65,7 +65,7 @@ class StateLog(Store):
 
 
 class SavedEvents:
-    """The events since the snapshot, kept in the state for `fast`, which runs them again."""
+    """The events since the snapshot, kept in the state for a scheme that runs them again."""
 
     _KEY = "events"
 

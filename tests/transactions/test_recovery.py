@@ -12,18 +12,19 @@ from hypothesis import strategies as st
 
 import everstream.transactions as es
 from everstream.transactions.store import LocalStore, ObjectStore, open_store
+from everstream_lab.recovery.fast import FastOptions
 from tests.transactions import bank
 
 LOGGING = [scheme for scheme in bank.SCHEMES if scheme not in ("none", "checkpoint")]
 # Replay that chooses the cheapest way would hide the chains behind in-order redo.
-CHAINS = es.FastOptions(adaptive_replay=False)
-VARIANTS: list[tuple[str, es.FastOptions | None]] = [
+CHAINS = FastOptions(adaptive_replay=False)
+VARIANTS: list[tuple[str, FastOptions | None]] = [
     *[(scheme, None) for scheme in bank.SCHEMES],
     ("fast", CHAINS),
-    ("fast", es.FastOptions(adaptive_replay=False, abort_pushdown=False)),
-    ("fast", es.FastOptions(adaptive_replay=False, task_assignment=False)),
-    ("fast", es.FastOptions(adaptive_replay=False, restructure=False)),
-    ("fast", es.FastOptions(adaptive_replay=False, selective=True, partitions=3)),
+    ("fast", FastOptions(adaptive_replay=False, abort_pushdown=False)),
+    ("fast", FastOptions(adaptive_replay=False, task_assignment=False)),
+    ("fast", FastOptions(adaptive_replay=False, restructure=False)),
+    ("fast", FastOptions(adaptive_replay=False, selective=True, partitions=3)),
 ]
 
 
@@ -36,7 +37,7 @@ def open_engine(
         parallelism=threads,
         execution="parallel" if threads > 1 else "serial",
         snapshot_every_epochs=4,
-        fast_options=options,
+        recovery_options=options,
         commit=commit,
     )
 

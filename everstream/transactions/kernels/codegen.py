@@ -2,8 +2,8 @@
 
 A kernel sees one tuple, `data`, whose positions `Layout` defines: the batch's transaction types,
 slots and verdicts, then every table's columns, the event fields and the values read. The generated
-source is a copy of `drivers` with the real `step`, `redo`, `project` and `walk`. It is cached under
-a name that changes with anything that matters, so that machine code on disk is never stale.
+source is a copy of `drivers` with the real `step`, and what the recovery scheme adds. It is cached
+under a name that changes with anything that matters, so that machine code on disk is never stale.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from everstream.extras import extra
 from everstream.transactions import compiled
 from everstream.transactions.compiled import cache_folder
 from everstream.transactions.definition import ABORT
-from everstream.transactions.kernels.kernel_source import Walk, kernel_source, walk_sources
+from everstream.transactions.kernels.kernel_source import KernelParts, kernel_source, walk_sources
 from everstream.transactions.layout import DataLayout
 
 with extra("transactions"):
@@ -39,11 +39,10 @@ class Kernels(SimpleNamespace):
 _built: dict[str, Kernels] = {}
 
 
-def build(layout: DataLayout, walks: tuple[Walk, ...] = ()) -> Kernels:
+def build(layout: DataLayout, parts: KernelParts) -> Kernels:
     """Generate, compile (lazily) and return the kernels; interpreted if any transaction is."""
     interpreted = any(declared.interpreted for declared in layout.transactions)
-    sources = walk_sources(walks)
-    source = kernel_source(layout, interpreted, sources.values())
+    source = kernel_source(layout, interpreted, parts)
     marks = [source, numba.__version__, *(declared.fingerprint for declared in layout.transactions)]
     marks.append(_primitives())
     name = "everstream_kernels_" + hashlib.sha256("\0".join(marks).encode()).hexdigest()[:24]
@@ -83,14 +82,15 @@ def build(layout: DataLayout, walks: tuple[Walk, ...] = ()) -> Kernels:
     for number, declared in enumerate(layout.transactions):
         committed = declared.path.function if declared.path else declared.function
         for role, function in (("decide", declared.function), ("commit", committed)):
-            namespace[f"{role}_{number}"] = compile_function(
-                _rehomed(function, name, f"{role}_{number}")
-            )
+            label = f"{role}_{number}"
+            namespace[label] = compile_function(_rehomed(function, name, label))
     for number, table in enumerate(layout.tables):
         if table.is_record:
             namespace[f"Record_{number}"] = table.record
     exec(compile(source, str(path), "exec"), namespace)
-    kernels = Kernels(**{walk: namespace[walk] for walk in sources}, compiled=not interpreted)
+    kernels = Kernels(
+        **{walk: namespace[walk] for walk in walk_sources(parts.walks)}, compiled=not interpreted
+    )
     if not interpreted:
         _built[name] = kernels
     return kernels

@@ -1,10 +1,10 @@
-"""How transactions are walked: in order, along the graph, by chain, by partition.
+"""How transactions are walked: in order, and along the graph.
 
-This file is both a template and a module. For each set of transactions, `codegen`
-writes a copy of it in which `step`, `redo`, `project` and `walk` are the real ones and
-everything is compiled; here they are only the interface the walks are written against.
-Threads meet in `control`, whose counters are on separate cache lines, and
-account for their time in `totals`, in cycles, one row per thread.
+This file is both a template and a module. For each set of transactions, `codegen` writes a copy of
+it in which `step` is the real one and everything is compiled; here it is only the interface the walks
+are written against. A recovery scheme adds steps and walks of its own (`KernelParts`). Threads meet in
+`control`, whose counters are on separate cache lines, and account for their time in `totals`, in
+cycles, one row per thread.
 """
 
 from abc import ABC, abstractmethod
@@ -34,23 +34,8 @@ class Steps(ABC):
     def step(i: int, data: Any) -> bool:
         """Run transaction i: read, decide, write, record the outcome; True if it committed."""
 
-    @staticmethod
-    @abstractmethod
-    def redo(i: int, data: Any) -> None:
-        """Run transaction i, known to commit, without recording an outcome."""
 
-    @staticmethod
-    @abstractmethod
-    def project(i: int, position: int, data: Any, keep: bool) -> None:
-        """Compute the new value of one key from recorded reads; `keep` writes it."""
-
-    @staticmethod
-    @abstractmethod
-    def walk(i: int, part: int, data: Any, parts: Any) -> None:
-        """Run what transaction i does to the keys of one partition, others' values as recorded."""
-
-
-step, redo, project, walk = Steps.step, Steps.redo, Steps.project, Steps.walk
+step = Steps.step
 
 
 def spin_on(tries: int) -> int:
@@ -75,14 +60,6 @@ def run_in_order(start: int, stop: int, data: Any, totals: Any) -> None:
         if not step(i, data):
             aborted += cycles() - before
     account(totals, 0, cycles() - began - aborted, aborted, 0, 0)
-
-
-def redo_in_order(committed: Any, data: Any, totals: Any) -> None:
-    began = cycles()
-    for i in range(len(committed)):
-        if committed[i] != 0:
-            redo(i, data)
-    totals[0, EXECUTE] += cycles() - began
 
 
 def run_ready(
@@ -137,47 +114,3 @@ def run_ready(
             if fetch_add(pending, successor, -1) == 1:
                 store(queue, fetch_add(control, TAIL, 1), successor)
     account(totals, thread, execute, aborted, explore, wait)
-
-
-def redo_chains(
-    thread: int,
-    chains: Any,
-    chain_start: Any,
-    operations: Any,
-    width: int,
-    committed: Any,
-    data: Any,
-    totals: Any,
-) -> None:
-    """Run whole chains, one after the other; chains share nothing, so no thread waits."""
-    aborted = 0
-    began = cycles()
-    for place in range(len(chains)):
-        chain = chains[place]
-        for at in range(chain_start[chain], chain_start[chain + 1]):
-            i = operations[at] // width
-            if committed[i] != 0:
-                project(i, operations[at] % width, data, True)
-            else:
-                before = cycles()
-                project(i, operations[at] % width, data, False)
-                aborted += cycles() - before
-    account(totals, thread, cycles() - began - aborted, aborted, 0, 0)
-
-
-def redo_partitions(
-    thread: int,
-    own: Any,
-    part_start: Any,
-    members: Any,
-    data: Any,
-    parts: Any,
-    totals: Any,
-) -> None:
-    """Run partitions in timestamp order; what crosses partitions comes from the log."""
-    began = cycles()
-    for place in range(len(own)):
-        part = own[place]
-        for at in range(part_start[part], part_start[part + 1]):
-            walk(members[at], part, data, parts)
-    totals[thread, EXECUTE] += cycles() - began

@@ -5,7 +5,6 @@ from typing import cast
 
 from everstream.transactions.errors import DefinitionError
 from everstream.transactions.recovery.delta import DeltaLog
-from everstream.transactions.recovery.fast import FastOptions, FastRecovery
 from everstream.transactions.recovery.scheme import (
     BatchRun,
     CheckpointOnly,
@@ -16,10 +15,10 @@ from everstream.transactions.recovery.scheme import (
 )
 
 SCHEMES: dict[str, type[RecoveryScheme]] = {
-    scheme.name: scheme for scheme in (NoRecovery, CheckpointOnly, FastRecovery, DeltaLog)
+    scheme.name: scheme for scheme in (NoRecovery, CheckpointOnly, DeltaLog)
 }
 DEFAULT = "delta"
-PAPERS = ("wal", "dependency", "lsn-vector")
+PAPERS = ("wal", "dependency", "lsn-vector", "fast")
 """Schemes to compare with, of the distribution `everstream-lab`."""
 
 
@@ -41,7 +40,6 @@ __all__ = [
     "PAPERS",
     "SCHEMES",
     "BatchRun",
-    "FastOptions",
     "Inputs",
     "RecoveryScheme",
     "TransactionRecovery",

@@ -12,15 +12,17 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from everstream.transactions.errors import LogError
+from everstream.transactions.errors import DefinitionError, LogError
 from everstream.transactions.execution import Breakdown
 from everstream.transactions.graph import PrecedenceGraph
+from everstream.transactions.kernels.kernel_source import KernelParts
 from everstream.transactions.log import Block, Columns, TransactionLog
 
 # Commits that queue up while the disk is busy share one sync, so a stream that is faster than its disk
@@ -131,10 +133,18 @@ class RecoveryScheme(ABC):
     commits = True
     stream_per_thread = False
     """Whether a commit writes a block for each thread, in a stream of its own."""
-    walks: tuple[Callable[..., None], ...] = ()
-    """Walks that only `replay` of this scheme needs; `engine.kernels` has them compiled."""
+    replays_events = False
+    """Whether `replay` needs the events again."""
+    options_type: type = NoneType
+    """The type of `recovery_options`, if it takes any."""
+    kernel_parts = KernelParts()
+    """What only `replay` of this scheme needs; `engine.kernels` has its walks compiled."""
 
-    def __init__(self, engine: "TransactionEngine", log: TransactionLog | None) -> None:
+    def __init__(
+        self, engine: "TransactionEngine", log: TransactionLog | None, options: Any = None
+    ) -> None:
+        if options is not None and not isinstance(options, self.options_type):
+            raise DefinitionError(f"recovery {self.name!r} takes no {type(options).__name__}")
         self.engine = engine
         self.log = log
         self._writer = LogWriter(self._sync, engine.epoch)

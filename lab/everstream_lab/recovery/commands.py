@@ -18,6 +18,7 @@ from everstream.transactions.recovery.scheme import (
     RecoveryScheme,
     TransactionRecovery,
 )
+from everstream_lab.recovery.steps import REDOING
 
 Mask = npt.NDArray[np.bool_]
 
@@ -84,6 +85,7 @@ class WriteAheadLog(RecoveryScheme):
     """WAL: the committed commands in timestamp order, redone one by one."""
 
     name = "wal"
+    kernel_parts = REDOING
 
     def blocks(self) -> list[Columns]:
         runs = self.take_runs()

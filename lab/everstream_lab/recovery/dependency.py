@@ -1,5 +1,6 @@
 """DL (DistDGCC): committed commands with their edges; redone level by level of that graph."""
 
+from dataclasses import replace
 from time import perf_counter as now
 from typing import Any
 
@@ -7,10 +8,11 @@ import numpy as np
 
 from everstream.transactions.compiled import cycles, fetch_add, kernel, load
 from everstream.transactions.execution import Breakdown, Counters
-from everstream.transactions.kernels.drivers import HEAD, STOP, account, redo, spin_on
+from everstream.transactions.kernels.drivers import HEAD, STOP, account, spin_on
 from everstream.transactions.log import Block, Columns
 from everstream.transactions.recovery.scheme import Inputs, RecoveryScheme, TransactionRecovery
 from everstream_lab.recovery.commands import pack, reload, unpack
+from everstream_lab.recovery.steps import REDOING, redo
 
 
 @kernel
@@ -86,7 +88,7 @@ class DependencyLog(RecoveryScheme):
     """
 
     name = "dependency"
-    walks = (redo_levels,)
+    kernel_parts = replace(REDOING, walks=(redo_levels,))
 
     def blocks(self) -> list[Columns]:
         runs = self.take_runs()

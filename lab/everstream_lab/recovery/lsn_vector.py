@@ -5,6 +5,7 @@ Each stream is redone in its own order by one thread, which waits at a record un
 streams have reached its vector.
 """
 
+from dataclasses import replace
 from time import perf_counter as now
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from everstream.transactions.compiled import cycles, kernel, load, store
 from everstream.transactions.execution import Breakdown, Counters
-from everstream.transactions.kernels.drivers import STOP, account, redo, spin_on
+from everstream.transactions.kernels.drivers import STOP, account, spin_on
 from everstream.transactions.log import Block, Columns, joined
 from everstream.transactions.recovery.scheme import (
     BatchRun,
@@ -22,6 +23,7 @@ from everstream.transactions.recovery.scheme import (
     TransactionRecovery,
 )
 from everstream_lab.recovery.commands import pack, unpack
+from everstream_lab.recovery.steps import REDOING, redo
 
 
 @kernel
@@ -145,7 +147,7 @@ def redo_streams(
 
 class LsnVector(RecoveryScheme):
     name = "lsn-vector"
-    walks = (redo_streams,)
+    kernel_parts = replace(REDOING, walks=(redo_streams,))
     stream_per_thread = True
 
     def blocks(self) -> list[Columns]:

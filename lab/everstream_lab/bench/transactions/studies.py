@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from everstream.transactions.compiled import spin
-from everstream.transactions.recovery import FastOptions
 from everstream_lab.bench.transactions.config import Configuration, default_shape
 from everstream_lab.bench.transactions.makespan import Makespan, model
 from everstream_lab.bench.transactions.measure import Bench, Facts, Progress
+from everstream_lab.recovery.fast import FastOptions
 from everstream_lab.workloads.transactions import Workload
 
 MODEL_WORKERS = (2, 4, 8, 16, 24, 32, 48, 64)
