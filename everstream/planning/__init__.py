@@ -9,8 +9,8 @@ from everstream.planning.auto import (
     FailureSeen,
     RateSeen,
 )
-from everstream.planning.gathering import AdviceError
 from everstream.planning.measured import Measured, RunResultError, parse_run, read_run
+from everstream.planning.weighing import AdviceError
 
 __all__ = [
     "Advice",

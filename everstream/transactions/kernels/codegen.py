@@ -13,7 +13,8 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
@@ -22,11 +23,151 @@ from everstream.extras import extra
 from everstream.transactions import compiled
 from everstream.transactions.compiled import cache_folder
 from everstream.transactions.definition import ABORT
-from everstream.transactions.kernels.kernel_source import KernelParts, kernel_source, walk_sources
-from everstream.transactions.layout import DataLayout
+from everstream.transactions.kernels import drivers
+from everstream.transactions.layout import COMMITTED, SLOTS, SPIN, TYPES, DataLayout
 
 with extra("transactions"):
     import numba
+
+
+Walk = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class KernelParts:
+    """What a recovery scheme adds to the kernels.
+
+    `steps` write the source of what walks do with one transaction; `walks` are copied as they are.
+    """
+
+    steps: tuple[Callable[["StepWriter"], str], ...] = ()
+    walks: tuple[Walk, ...] = ()
+
+
+def kernel_source(layout: DataLayout, interpreted: bool, parts: KernelParts) -> str:
+    writer = StepWriter(layout, interpreted)
+    steps = [write_step(writer), *(write(writer) for write in parts.steps)]
+    functions = [*steps, *walk_sources(parts.walks).values()]
+    head = "from typing import Any\n\n" + "\n".join(_constants())
+    return head + "\n\n\n" + "\n\n".join(f"@kernel\n{function}" for function in functions)
+
+
+def _constants() -> list[str]:
+    return [
+        f"{name} = {value}"
+        for name, value in vars(drivers).items()
+        if name.isupper() and isinstance(value, int)
+    ]
+
+
+@cache
+def walk_sources(further: tuple[Walk, ...]) -> dict[str, str]:
+    """The source of the walks in `drivers`, without their interface, and of further ones."""
+    own: list[Any] = [
+        value
+        for name, value in vars(drivers).items()
+        if inspect.isfunction(value)
+        and (value.__module__, value.__qualname__) == (drivers.__name__, name)
+    ]
+    return {walk.__name__: inspect.getsource(walk) for walk in (*own, *further)}
+
+
+class StepWriter:
+    """Writes the functions that know the transactions, from the pieces that these share."""
+
+    def __init__(self, layout: DataLayout, interpreted: bool) -> None:
+        self.layout = layout
+        self._item = ".item()" if interpreted else ""
+
+    def cases(self, case: Callable[[int], list[str]]) -> str:
+        lines = [f"    kind = data[{TYPES}][i]"]
+        for number in range(len(self.layout.transactions)):
+            lines.append(f"    if kind == {number}:")
+            lines.extend(f"        {line}" for line in case(number))
+        return "\n".join(lines)
+
+    def slots(self, number: int) -> list[str]:
+        keys = self.layout.transactions[number].keys
+        return [f"s{p} = data[{SLOTS}][{p}, i]" for p in range(len(keys))]
+
+    def table(self, number: int, position: int) -> int:
+        return int(self.layout.table_of[number, position])
+
+    def value(self, number: int, position: int, parts: list[str]) -> str:
+        table = self.table(number, position)
+        joined = ", ".join(f"{part}{self._item}" for part in parts)
+        return f"Record_{table}({joined})" if self.layout.tables[table].is_record else joined
+
+    def live(self, number: int, position: int) -> str:
+        table = self.table(number, position)
+        first = self.layout.column_at[table]
+        fields = range(len(self.layout.tables[table].fields))
+        return self.value(
+            number, position, [f"data[{first + field}][s{position}]" for field in fields]
+        )
+
+    def recorded(self, number: int, position: int) -> str:
+        places = self.layout.read_places(number, position)
+        return self.value(number, position, [f"data[{place}][i]" for place in places])
+
+    def call(self, function: str, number: int) -> str:
+        declared = self.layout.transactions[number]
+        positions = {key.parameter: position for position, key in enumerate(declared.keys)}
+        arguments = [
+            f"v{positions[name]}"
+            if name in positions
+            else f"data[{self.layout.field_at[name]}][i]{self._item}"
+            for name in declared.parameters
+        ]
+        return f"{function}_{number}({', '.join(arguments)})"
+
+    def write(self, number: int, write: int) -> list[str]:
+        """Lines that put output number `write` into its table."""
+        declared = self.layout.transactions[number]
+        position = declared.writes[write]
+        table = self.table(number, position)
+        first = self.layout.column_at[table]
+        value = f"u[{write}]" if len(declared.writes) > 1 else "u"
+        if self.layout.tables[table].is_record:
+            fields = range(len(self.layout.tables[table].fields))
+            lines = [f"data[{first + f}][s{position}] = {value}[{f}]" for f in fields]
+        else:
+            lines = [f"data[{first}][s{position}] = {value}"]
+        return [*lines, f"data[{self.layout.written_at[table]}][s{position}] = 1"]
+
+    def spin(self, operations: int, otherwise: str) -> list[str]:
+        return [
+            f"if spin(data[{SPIN}] * {operations}, i) == 0:",
+            f"    return {otherwise}".rstrip(),
+        ]
+
+
+def write_step(writer: StepWriter) -> str:
+    layout = writer.layout
+
+    def case(number: int) -> list[str]:
+        declared = layout.transactions[number]
+        lines = writer.slots(number)
+        for position in range(len(declared.keys)):
+            lines.append(f"v{position} = {writer.live(number, position)}")
+            places = layout.read_places(number, position)
+            record = len(places) > 1 or layout.tables[writer.table(number, position)].is_record
+            for field, place in enumerate(places):
+                part = f"v{position}[{field}]" if record else f"v{position}"
+                lines.append(f"data[{place}][i] = {part}")
+        lines.extend(writer.spin(len(declared.keys), "False"))
+        lines.append(f"r = {writer.call('decide', number)}")
+        lines.append("if r is None:")
+        lines.append(f"    data[{COMMITTED}][i] = 0")
+        lines.append("    return False")
+        lines.append("u = unwrap(r)")
+        for write in range(len(declared.writes)):
+            lines.extend(writer.write(number, write))
+        lines.append(f"data[{COMMITTED}][i] = 1")
+        lines.append("return True")
+        return lines
+
+    return f"def step(i: int, data: Any) -> bool:\n{writer.cases(case)}\n    return False\n"
 
 
 class Kernels(SimpleNamespace):

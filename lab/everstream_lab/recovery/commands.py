@@ -12,7 +12,7 @@ import numpy.typing as npt
 from everstream.transactions.execution import Breakdown, guard, totals_block
 from everstream.transactions.layout import DataLayout
 from everstream.transactions.log import Block, Columns, joined
-from everstream.transactions.recovery.scheme import (
+from everstream.transactions.recovery import (
     BatchRun,
     Inputs,
     RecoveryScheme,

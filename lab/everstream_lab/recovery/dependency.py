@@ -10,7 +10,7 @@ from everstream.transactions.compiled import cycles, fetch_add, kernel, load
 from everstream.transactions.execution import Breakdown, Counters
 from everstream.transactions.kernels.drivers import HEAD, STOP, account, spin_on
 from everstream.transactions.log import Block, Columns
-from everstream.transactions.recovery.scheme import Inputs, RecoveryScheme, TransactionRecovery
+from everstream.transactions.recovery import Inputs, RecoveryScheme, TransactionRecovery
 from everstream_lab.recovery.commands import pack, reload, unpack
 from everstream_lab.recovery.steps import REDOING, redo
 

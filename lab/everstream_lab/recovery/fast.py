@@ -20,10 +20,10 @@ from everstream.transactions.compiled import cycles
 from everstream.transactions.engine import TransactionEngine
 from everstream.transactions.errors import LogError
 from everstream.transactions.execution import PARALLEL_FROM_S, Counters, guard, totals_block
+from everstream.transactions.kernels.codegen import KernelParts
 from everstream.transactions.kernels.drivers import EXECUTE, account
-from everstream.transactions.kernels.kernel_source import KernelParts
 from everstream.transactions.log import Block, Columns, TransactionLog, joined
-from everstream.transactions.recovery.scheme import (
+from everstream.transactions.recovery import (
     BatchRun,
     Inputs,
     RecoveryScheme,

@@ -16,7 +16,7 @@ from everstream.transactions.compiled import cycles, kernel, load, store
 from everstream.transactions.execution import Breakdown, Counters
 from everstream.transactions.kernels.drivers import STOP, account, spin_on
 from everstream.transactions.log import Block, Columns, joined
-from everstream.transactions.recovery.scheme import (
+from everstream.transactions.recovery import (
     BatchRun,
     Inputs,
     RecoveryScheme,

@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from everstream.transactions.compiled import cycles
+from everstream.transactions.kernels.codegen import KernelParts, StepWriter
 from everstream.transactions.kernels.drivers import EXECUTE
-from everstream.transactions.kernels.kernel_source import KernelParts, StepWriter
 from everstream.transactions.layout import SPIN, DataLayout
 
 
