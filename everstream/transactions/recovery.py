@@ -133,7 +133,7 @@ class RecoveryScheme(ABC):
     snapshots = True
     commits = True
     stream_per_thread = False
-    """Whether a commit writes a block for each thread, in a stream of its own."""
+    """Whether a commit writes a separate stream of blocks for each thread."""
     replays_events = False
     """Whether `replay` needs the events again."""
     options_type: type = NoneType

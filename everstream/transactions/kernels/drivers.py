@@ -2,7 +2,7 @@
 
 This file is both a template and a module. For each set of transactions, `codegen` writes a copy of
 it in which `step` is the real one and everything is compiled; here it is only the interface the walks
-are written against. A recovery scheme adds steps and walks of its own (`KernelParts`). Threads meet in
+are written against. A recovery scheme adds further steps and walks (`KernelParts`). Threads meet in
 `control`, whose counters are on separate cache lines, and account for their time in `totals`, in
 cycles, one row per thread.
 """
