@@ -189,6 +189,13 @@ def python_unwrap(value: Any) -> Any:
     return value
 
 
+def python_cycles() -> int:
+    return 0
+
+
+python_give_way = python_cycles
+
+
 @kernel
 def spin(iterations: int, seed: int) -> int:
     """Busy work in place of a costly user function; never returns 0, which callers rely on."""

@@ -195,28 +195,11 @@ def build(layout: DataLayout, parts: KernelParts) -> Kernels:
     module = sys.modules.setdefault(name, ModuleType(name))
     module.__file__ = str(path)
     namespace = vars(module)
-    if interpreted:
-        namespace.update(
-            fetch_add=compiled.python_fetch_add,
-            load=compiled.python_load,
-            store=compiled.python_store,
-            unwrap=compiled.python_unwrap,
-            cycles=_no_cycles,
-            give_way=_no_cycles,
-            spin=compiled.spin,
-            kernel=lambda function: function,
-        )
-    else:
-        namespace.update(
-            fetch_add=compiled.fetch_add,
-            load=compiled.load,
-            store=compiled.store,
-            unwrap=compiled.unwrap,
-            cycles=compiled.cycles,
-            give_way=compiled.give_way,
-            spin=compiled.spin,
-            kernel=compiled.walk_kernel,
-        )
+    twins = "python_" if interpreted else ""
+    for primitive in ("fetch_add", "load", "store", "unwrap", "cycles", "give_way"):
+        namespace[primitive] = getattr(compiled, twins + primitive)
+    namespace["spin"] = compiled.spin
+    namespace["kernel"] = (lambda function: function) if interpreted else compiled.walk_kernel
     compile_function: Callable[..., Any] = (
         _as_none if interpreted else lambda function: numba.njit(function)
     )
@@ -252,10 +235,6 @@ def _rehomed(function: Callable[..., Any], module: str, name: str) -> Callable[.
     )
     copy.__module__, copy.__qualname__ = module, name
     return copy
-
-
-def _no_cycles() -> int:
-    return 0
 
 
 def _as_none(function: Callable[..., Any]) -> Callable[..., Any]:
