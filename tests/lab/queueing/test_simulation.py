@@ -1,7 +1,9 @@
 """The compiled kernel against closed forms, against SimPy, and against itself."""
 
 import dataclasses
+import doctest
 import math
+from types import ModuleType
 
 import pytest
 
@@ -245,3 +247,9 @@ def test_a_system_that_never_gets_on_is_given_up_with_advice(
     )
     with pytest.raises(m.ModelError, match="failures come faster"):
         simulate(hopeless, 1)
+
+
+@pytest.mark.parametrize("module", [m, simulation])
+def test_examples_give_what_they_say(module: ModuleType) -> None:
+    failed, tried = doctest.testmod(module)
+    assert tried and not failed
