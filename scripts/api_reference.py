@@ -174,7 +174,7 @@ PAGES = (
         "`pip install 'everstream[transactions]'`.",
         (
             *_es("Table", "transaction", "ABORT"),
-            *_in("transactions", "TransactionEngine", "recover_on_spark"),
+            *_in("transactions", "TransactionEngine"),
         ),
         (("How transactions work", "explanation/transactions.md"),),
     ),

@@ -19,8 +19,8 @@ GROUPS = {
     "Run a pipeline": ("new", "run", "config", "demo", "help"),
     "Watch and change a run": ("ui", "top", "tune", "scale"),
     "Look into a store": ("check", "checkpoints", "state", "rewind", "savepoint"),
-    "Test and plan": ("audit", "simulate", "advise", "model", "annotate"),
-    "Measure (needs `pip install everstream-lab`)": ("bench", "apps"),
+    "Test and plan": ("audit", "simulate", "advise", "annotate"),
+    "Measure (needs `pip install everstream-lab`)": ("bench", "apps", "model"),
 }
 """All commands, in the order of the page. A test checks that none is missing."""
 

@@ -1,11 +1,15 @@
 """`@es.annotated`: a function that you can call as it is, or turn into a pipeline."""
 
+from __future__ import annotations
+
 import ast
+import copy
 import functools
 import inspect
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from everstream.annotations.building import Generated, build
 from everstream.annotations.checking import check
@@ -13,11 +17,63 @@ from everstream.annotations.loop import LoopSource
 from everstream.annotations.plain import plain_function
 from everstream.annotations.program import Program
 from everstream.annotations.reading import around, read_function
-from everstream.annotations.result import AnnotatedPipeline
-from everstream.annotations.stage import InOrder, StageOperator, frozen
+from everstream.annotations.stage import RESULT, InOrder, StageOperator, frozen
 from everstream.connectors.collect import Collect
 from everstream.errors import UserError
 from everstream.pipeline.operator import Keyed
+from everstream.pipeline.stream import Pipeline
+
+if TYPE_CHECKING:
+    from everstream.engine.result import RunResult
+
+
+class AnnotatedPipeline(Pipeline):
+    """A pipeline whose result has what the function returns: `result.returned`.
+
+    When it has finished, the code after the regions runs in the process that started it, on the final
+    state of its stages.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._finish: Callable[..., Any] | None = None
+        self._given: dict[str, Any] = {}
+
+    def returns(self, finish: Callable[..., Any], given: Mapping[str, Any]) -> AnnotatedPipeline:
+        """Call `finish` with these values in the end; state as the stages left it."""
+        self._finish = finish
+        self._given = dict(given)
+        return self
+
+    def ended(self, result: RunResult) -> None:
+        if self._finish is None or result.outcome.value != "finished":
+            return
+        values = copy.copy(self._given)
+        parts: dict[str, list[dict[Any, Any]]] = {}
+        for name, keyed, value in result.collected(RESULT):
+            if keyed:
+                parts.setdefault(name, []).append(value)
+            else:
+                values[name] = value
+        for name, entries in parts.items():
+            values[name] = _joined(self._given[name], entries)
+        try:
+            result.returned = self._finish(**values)
+        except Exception as error:
+            raise UserError(
+                f"'{self.name}' has finished, but the code after its regions raised:\n"
+                + "".join(traceback.format_exception(error)).rstrip()
+            ) from error
+
+
+def _joined(first: dict[Any, Any], parts: list[dict[Any, Any]]) -> dict[Any, Any]:
+    """The entries that the replicas had, in a dict of the kind it was at first."""
+    whole = copy.copy(first)
+    whole.clear()
+    for part in parts:
+        whole.update(part)
+    return whole
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar, TypeAlias
 
-from everstream.annotations.sending import sendable
+from everstream.annotations.stage import sendable
 from everstream.connectors.options import at_least_one
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch

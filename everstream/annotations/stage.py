@@ -9,7 +9,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from everstream.annotations.sending import sendable
+import cloudpickle
+
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.keys import KEY_GROUPS, Keying
@@ -142,3 +143,17 @@ def _default_of(first: dict[Any, Any]) -> Callable[[], Any] | None:
     if factory is None and hasattr(first, "most_common"):
         return int
     return factory
+
+
+def sendable(names: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Values that go to other processes; a UserError names the one that cannot."""
+    for name, value in (names or {}).items():
+        try:
+            cloudpickle.dumps(value)
+        except Exception as error:
+            raise UserError(
+                f"'{name}' is used in a region, but its value cannot be sent to the processes "
+                f"that run it ({type(error).__name__}: {error}). Make it there: in on_init of the "
+                "stage that needs it, or in a generator that the loop goes over."
+            ) from error
+    return dict(names or {})

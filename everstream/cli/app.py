@@ -13,7 +13,6 @@ from everstream.cli import advise, annotate, guides
 from everstream.cli.audit import audit
 from everstream.cli.config import config
 from everstream.cli.demo import demo
-from everstream.cli.model import model_app
 from everstream.cli.optional import WithOptionalValues
 from everstream.cli.project.new import new
 from everstream.cli.runs.command import run
@@ -24,9 +23,8 @@ from everstream.cli.views import top, ui
 from everstream.errors import EverstreamError, InternalError, UserError
 from everstream_command import INTERRUPTED
 
-LABORATORY = {"bench", "apps"}
-MODEL_OF_LABORATORY = {"paper", "bench"}
-"""Commands of the distribution `everstream-lab`, here and below `everstream model`."""
+LABORATORY = {"bench", "apps", "model"}
+"""Commands of the distribution `everstream-lab`."""
 
 
 class Interruptible(TyperGroup):
@@ -85,7 +83,6 @@ app.command()(audit)
 advise.register(app)
 annotate.register(app)
 app.command()(simulate)
-app.add_typer(model_app, name="model")
 guides.register(app)
 
 
@@ -112,7 +109,6 @@ def _point_to_laboratory(group: typer.Typer, names: Iterable[str]) -> None:
 for _entry in entry_points(group="everstream.commands"):
     _entry.load()(app)
 _point_to_laboratory(app, LABORATORY)
-_point_to_laboratory(model_app, MODEL_OF_LABORATORY)
 
 
 def main() -> None:

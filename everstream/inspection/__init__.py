@@ -14,14 +14,13 @@ from everstream.inspection.checkpoints import (
     repair,
 )
 from everstream.inspection.editing import SavepointEdit, StateEdit, edit_savepoint
-from everstream.inspection.operator_state import known_operators, read_state, state_of
+from everstream.inspection.operator_state import known_operators, read_state, read_tables, state_of
 from everstream.inspection.rewind import (
     check_rewind,
     check_rewind_to_savepoint,
     rewind,
     rewind_to_savepoint,
 )
-from everstream.inspection.tables import read_tables
 
 __all__ = [
     "Checkpoint",

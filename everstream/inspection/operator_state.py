@@ -16,6 +16,7 @@ from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.errors import CorruptObject, UserError
 from everstream.inspection.checkpoints import choose, open_store, survey_of
+from everstream.pipeline.stream import Pipeline
 from everstream.state.migrating import Outdated
 from everstream.state.objects import ObjectRef
 from everstream.state.snapshot import ShardState
@@ -24,6 +25,7 @@ from everstream.state.store import CheckpointStore
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame as SparkFrame
     from pyspark.sql import SparkSession
+
 
 OFFSET: Final = "offset"
 PENDING: Final = "pending"
@@ -180,3 +182,32 @@ def _series(name: str, values: list[Any]) -> pl.Series:
 def shown(value: Any) -> str | None:
     """As text: strings unchanged, everything else as its repr."""
     return value if value is None or type(value) is str else repr(value)
+
+
+def read_tables(
+    store: str | os.PathLike[str],
+    pipeline: Pipeline,
+    operator: str,
+    epoch: int | None = None,
+    *,
+    store_key: str | os.PathLike[str] | None = None,
+) -> dict[str, pl.DataFrame]:
+    """The tables that transactions share, as of a checkpoint; safe while a run is active.
+
+    store: the folder or URL that was given to the run.
+    operator: the name of the `transact` operator in the pipeline.
+    epoch: which checkpoint. Default: the current one.
+    store_key: the key file of a signed store. Default: the one that EVERSTREAM_STORE_KEY_FILE names.
+
+    Per table, by name: the keys that were written, in order, and a column per number of the value.
+    """
+    from everstream.transactions.operator import Transact, tables_in
+
+    node = pipeline.graph.nodes.get(operator)
+    if node is None or not isinstance(node.what, Transact):
+        names = [n.name for n in pipeline.graph.nodes.values() if isinstance(n.what, Transact)]
+        raise UserError(
+            f"'{operator}' runs no transactions; those that do: {', '.join(names) or 'none'}."
+        )
+    rows = rows_of(open_store(store, store_key), operator, epoch)
+    return tables_in(node.what, {key: value for _, _, key, value in rows})

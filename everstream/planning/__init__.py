@@ -1,8 +1,4 @@
-"""Planning: simulate, predict, advise.
-
-Light to import: the compiled simulation is loaded only by who asks for
-`everstream.planning.queueing`.
-"""
+"""Planning: predict what checkpoints and failures cost, and advise"""
 
 from everstream.planning.adviser import Advice, advise
 from everstream.planning.auto import (
@@ -13,8 +9,8 @@ from everstream.planning.auto import (
     FailureSeen,
     RateSeen,
 )
-from everstream.planning.gathering import AdviceError
 from everstream.planning.measured import Measured, RunResultError, parse_run, read_run
+from everstream.planning.weighing import AdviceError
 
 __all__ = [
     "Advice",

@@ -1,6 +1,6 @@
 """Says how often to checkpoint, with which protocol, what that costs and what a failure costs.
 
-`advise` has what is known gathered (`gathering`), weighs each protocol with the formulas of
+`advise` completes what is known, weighs each protocol with the formulas of
 `analytic` (`weighing`), picks one, and explains itself. The expected cost of
 an interval is the share of time lost: pauses when nothing fails, plus, for each failure, the
 outage and the work done again.
@@ -16,7 +16,6 @@ from pathlib import Path
 from everstream.core.registry import PROTOCOLS, named
 from everstream.pipeline.checkpointing import EngineName
 from everstream.planning import weighing
-from everstream.planning.gathering import AdviceError, PlanningInputs, completed, with_measured
 from everstream.planning.measured import read_run
 from everstream.planning.protocol_costs import built_in, read_costs
 from everstream.planning.units import (
@@ -27,7 +26,15 @@ from everstream.planning.units import (
     show_duration,
     show_size,
 )
-from everstream.planning.weighing import Known, Option, Promises
+from everstream.planning.weighing import (
+    AdviceError,
+    Known,
+    Option,
+    PlanningInputs,
+    Promises,
+    completed,
+    with_measured,
+)
 
 LEAST_LATENCY_S = 0.3
 """Sooner than this a micro-batch rarely shows its results."""

@@ -69,12 +69,6 @@ class Backlog:
         """Utilisation while processing is allowed, without pauses."""
         return self.rate_per_s / self.capacity_per_s
 
-    def utilisation(self, mtbf_s: float = math.inf) -> float:
-        """Share of its capacity the system needs: input, pauses, outages and replay included."""
-        available = self.processing_share * (1 - self.outage_s / (mtbf_s + self.outage_s))
-        replayed_per_s = self.rate_per_s * self.mean_age_s / mtbf_s
-        return (self.rate_per_s + replayed_per_s) / (self.capacity_per_s * available)
-
     @property
     def mean_age_s(self) -> float:
         """Mean age of the newest stable checkpoint: what has to be replayed, in seconds of input."""
@@ -116,32 +110,3 @@ class Backlog:
         """The latency of a tuple that arrives just as the failure strikes."""
         age_s = self.mean_age_s if age_s is None else age_s
         return self.outage_s + age_s * self.load
-
-    def above_target_fraction(self, target_s: float, mtbf_s: float = math.inf) -> float:
-        """Expected fraction of the time in which an arriving tuple will miss the target.
-
-        After an outage the latency falls in a straight line from its peak; the same holds,
-        smaller, after the pause of a checkpoint. Both are averaged over when the failure
-        strikes, which is any time within a period.
-        """
-        if self.load >= 1:
-            return 1.0
-        late_s = 0.0
-        steps = 200
-        for i in range(steps):
-            age_s = self.commit_s + self.upload_s + self.period_s * (i + 0.5) / steps
-            late_s += max(0.0, self.peak_latency_s(age_s) - target_s) / (1 - self.load) / steps
-        pause_late_s = max(0.0, self.commit_s - target_s) / (1 - self.load)
-        return min(1.0, late_s / mtbf_s + pause_late_s / self.period_s)
-
-    def mean_delay_s(self, mtbf_s: float = math.inf) -> float:
-        """Expected extra latency of a tuple, averaged over all time: the areas of the triangles."""
-        if self.load >= 1:
-            return math.inf
-        area = 0.0
-        steps = 200
-        for i in range(steps):
-            age_s = self.commit_s + self.upload_s + self.period_s * (i + 0.5) / steps
-            area += self.peak_latency_s(age_s) ** 2 / (2 * (1 - self.load)) / steps
-        pause_area = self.commit_s**2 / (2 * (1 - self.load))
-        return area / mtbf_s + pause_area / self.period_s

@@ -15,6 +15,7 @@ on the interval, whatever the optimum: a longer interval means more to replay.
 from __future__ import annotations
 
 import math
+import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -257,10 +258,4 @@ class AutoInterval:
 
 
 def _median(values: deque[float]) -> float | None:
-    if not values:
-        return None
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    if len(ordered) % 2:
-        return ordered[middle]
-    return (ordered[middle - 1] + ordered[middle]) / 2
+    return statistics.median(values) if values else None

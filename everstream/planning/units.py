@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 _DURATIONS_S = {
     "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0,
@@ -27,6 +28,13 @@ def _split(text: str, what: str, example: str) -> tuple[float, str]:
     return float(match.group(1)), match.group(2)
 
 
+def _scaled(text: str, units: Mapping[str, float], what: str, example: str) -> float:
+    value, unit = _split(text.lower().removesuffix("/s"), f"a {what}", example)
+    if unit not in units:
+        raise QuantityError(f"cannot read the {what} {text!r}: write it like {example}")
+    return value * units[unit]
+
+
 def parse_duration_s(text: str) -> float:
     """
     >>> parse_duration_s("74s"), parse_duration_s("2 min"), parse_duration_s("1h")
@@ -43,10 +51,7 @@ def parse_size_bytes(text: str) -> float:
     >>> parse_size_bytes("2GB"), parse_size_bytes("1 KiB"), parse_size_bytes("100MB/s")
     (2000000000.0, 1024.0, 100000000.0)
     """
-    value, unit = _split(text.lower().removesuffix("/s"), "a size", "512MB or 2GiB")
-    if unit not in _SIZES_BYTES:
-        raise QuantityError(f"cannot read the size {text!r}: write it like 512MB or 2GiB")
-    return value * _SIZES_BYTES[unit]
+    return _scaled(text, _SIZES_BYTES, "size", "512MB or 2GiB")
 
 
 def parse_rate_per_s(text: str) -> float:
@@ -54,10 +59,7 @@ def parse_rate_per_s(text: str) -> float:
     >>> parse_rate_per_s("1.5M"), parse_rate_per_s("5000/s")
     (1500000.0, 5000.0)
     """
-    value, unit = _split(text.lower().removesuffix("/s"), "a rate", "5000, 20k/s or 1.5M/s")
-    if unit not in _COUNTS:
-        raise QuantityError(f"cannot read the rate {text!r}: write it like 5000, 20k/s or 1.5M/s")
-    return value * _COUNTS[unit]
+    return _scaled(text, _COUNTS, "rate", "5000, 20k/s or 1.5M/s")
 
 
 def parse_fraction(text: str) -> float:

@@ -14,6 +14,7 @@ from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from itertools import chain
+from operator import is_
 from typing import Any, Final
 
 import numpy as np
@@ -53,18 +54,15 @@ def canonical_key(key: Any) -> Any:
     kind = type(key)
     if kind in _AS_THEY_ARE:
         return key
-    if kind is tuple:
+    if isinstance(key, tuple):  # also one with names
         parts = [*map(canonical_key, key)]
-        return key if all(map(_same, parts, key)) else tuple(parts)
+        return key if all(map(is_, parts, key)) else tuple(parts)
     if isinstance(key, np.generic):
         return canonical_key(_of_python(key))
     if isinstance(key, float):
         return NAN if math.isnan(key) else key
     if isinstance(key, Decimal):
         return NAN if key.is_nan() else key
-    if isinstance(key, tuple):  # one with names
-        parts = [*map(canonical_key, key)]
-        return key if all(map(_same, parts, key)) else tuple(parts)
     return key
 
 
@@ -201,7 +199,3 @@ def _as_tuple(key: Any) -> Any:
     if isinstance(key, dict):
         return tuple(map(_as_tuple, key.values()))
     return tuple(map(_as_tuple, key)) if type(key) is tuple else key
-
-
-def _same(one: Any, other: Any) -> bool:
-    return one is other

@@ -105,21 +105,20 @@ class CheckpointStore:
 
     def weakness_of(self, ref: ObjectRef) -> str | None:
         """What is wrong with one of the two, if the other is intact."""
-        problem = self._examine(ref, _object_path(ref))[1]
-        of_copy = self._examine(ref, _copy_path(ref))[1]
-        if (problem is None) == (of_copy is None):
-            return None
-        return problem or f"of its copy: {of_copy}"
+        return self._weakness(ref, rewrite=False)
 
     def heal(self, ref: ObjectRef) -> str | None:
         """Rewrite the damaged one of the two from the other. Returns what was wrong with it."""
+        return self._weakness(ref, rewrite=True)
+
+    def _weakness(self, ref: ObjectRef, *, rewrite: bool) -> str | None:
         data, problem = self._examine(ref, _object_path(ref))
         copy, of_copy = self._examine(ref, _copy_path(ref))
         if (problem is None) == (of_copy is None):
             return None
-        if problem is None:
+        if rewrite and problem is None:
             self.blobs.write(_copy_path(ref), data)
-        else:
+        elif rewrite:
             self.blobs.write(_object_path(ref), copy)
         return problem or f"of its copy: {of_copy}"
 

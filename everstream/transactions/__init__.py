@@ -10,8 +10,7 @@ from everstream.transactions.errors import (
     TransactionError,
 )
 from everstream.transactions.interpreter import Interpreter
-from everstream.transactions.recovery import SCHEMES, FastOptions, TransactionRecovery
-from everstream.transactions.spread import recover_on_spark
+from everstream.transactions.recovery import SCHEMES, TransactionRecovery
 from everstream.transactions.tables import Table
 
 __all__ = [
@@ -19,7 +18,6 @@ __all__ = [
     "SCHEMES",
     "DefinitionError",
     "ExecutionError",
-    "FastOptions",
     "InputError",
     "Interpreter",
     "LogError",
@@ -28,6 +26,5 @@ __all__ = [
     "TransactionEngine",
     "TransactionError",
     "TransactionRecovery",
-    "recover_on_spark",
     "transaction",
 ]

@@ -7,6 +7,7 @@ that run interpreted, where one thread does everything.
 
 import fcntl
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -188,6 +189,13 @@ def python_unwrap(value: Any) -> Any:
     return value
 
 
+def python_cycles() -> int:
+    return 0
+
+
+python_give_way = python_cycles
+
+
 @kernel
 def spin(iterations: int, seed: int) -> int:
     """Busy work in place of a costly user function; never returns 0, which callers rely on."""
@@ -206,28 +214,8 @@ def _cycles_now() -> int:
 
 def cycles_per_second(window_s: float = 0.005) -> float:
     """How fast the cycle counter runs, compared with the monotonic clock."""
-    import time
-
     _cycles_now()
     start_s, start = time.perf_counter(), _cycles_now()
     while time.perf_counter() - start_s < window_s:
         pass
     return (_cycles_now() - start) / (time.perf_counter() - start_s)
-
-
-def spin_iterations(cost_s: float, rounds: int = 5) -> int:
-    """Iterations of `spin` that take `cost_s` on an idle core of this machine."""
-    import time
-
-    if cost_s <= 0:
-        return 0
-    probe = 200_000
-    spin(10, 1)
-    best_s = min(_timed(time.perf_counter, probe) for _ in range(rounds))
-    return max(1, round(cost_s / best_s * probe))
-
-
-def _timed(clock: Callable[[], float], iterations: int) -> float:
-    start_s = clock()
-    spin(iterations, 12345)
-    return clock() - start_s

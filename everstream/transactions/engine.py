@@ -27,7 +27,7 @@ from everstream.transactions.execution import (
     run_along_graph,
     totals_block,
 )
-from everstream.transactions.graph import GraphBuilder, PrecedenceGraph, dependencies_of
+from everstream.transactions.graph import GraphBuilder
 from everstream.transactions.index import IntegerIndex
 from everstream.transactions.kernels import codegen
 from everstream.transactions.layout import DataLayout, ReadColumn
@@ -35,13 +35,12 @@ from everstream.transactions.log import TransactionLog
 from everstream.transactions.preprocessing import Preprocessor
 from everstream.transactions.recovery import (
     DEFAULT,
-    SCHEMES,
     BatchRun,
-    FastOptions,
     Inputs,
+    RecoveryScheme,
     TransactionRecovery,
+    scheme_of,
 )
-from everstream.transactions.recovery.fast import FastRecovery
 from everstream.transactions.store import Store, open_store
 from everstream.transactions.tables import Table, TableState
 
@@ -110,7 +109,8 @@ class TransactionEngine:
     """Runs transactions over tables as if one by one in timestamp order.
 
     `parallelism` is the number of threads; `recovery` names a scheme, whose log goes to
-    `log` (a folder, an fsspec URL or a store). `execution` is "auto" (by measured cost),
+    `log` (a folder, an fsspec URL or a store), and `recovery_options` are what the scheme takes,
+    if it takes any. `execution` is "auto" (by measured cost),
     "serial" or "parallel". `commit` is "adaptive" (epochs of little work may share one) or
     "every-epoch". `operation_cost_iterations` adds busy work per operation, to
     simulate user functions that cost more than arithmetic.
@@ -129,11 +129,10 @@ class TransactionEngine:
         snapshot_every_epochs: int = 64,
         execution: str = "auto",
         commit: str = ADAPTIVE,
-        fast_options: FastOptions | None = None,
+        recovery_options: Any = None,
         operation_cost_iterations: int = 0,
     ) -> None:
-        if recovery not in SCHEMES:
-            raise DefinitionError(f"recovery must be one of {', '.join(SCHEMES)}, not {recovery!r}")
+        scheme = scheme_of(recovery)
         if commit not in (ADAPTIVE, EVERY_EPOCH):
             raise DefinitionError(f"commit must be {ADAPTIVE!r} or {EVERY_EPOCH!r}")
         if execution not in ("auto", "serial", "parallel"):
@@ -141,7 +140,7 @@ class TransactionEngine:
         if parallelism < 1:
             raise DefinitionError("parallelism must be at least 1")
         self.layout = DataLayout(tables, transactions)
-        self.kernels = codegen.build(self.layout)
+        self.kernels = codegen.build(self.layout, scheme.kernel_parts)
         # Interpreted functions hold the GIL and their kernels have no real atomics.
         self.parallelism = parallelism if self.kernels.compiled else 1
         self.threads = Threads(self.parallelism)
@@ -151,8 +150,6 @@ class TransactionEngine:
         self.next_event = 0
         self._epoch_began_at = 0
         self.transaction_cost_s = 0.0
-        self.hottest_share = 0.0
-        self.dependencies_per_transaction = 0.0
         self.breakdown = Breakdown()
         self._cost_known = False
         self._execution = execution
@@ -162,22 +159,17 @@ class TransactionEngine:
         self._preprocessor = Preprocessor(self.layout, self.states, self.threads, select, timestamp)
         self._outcomes = Outcomes(self.layout)
         self._broken = False
-        scheme = SCHEMES[recovery]
-        opened = self._open_log(recovery, log)
-        if scheme is FastRecovery:
-            self.scheme: Any = FastRecovery(self, opened, options=fast_options)
-        else:
-            self.scheme = scheme(self, opened)
+        self.scheme = scheme(self, self._open_log(scheme, log), recovery_options)
 
     def _open_log(
-        self, recovery: str, log: str | os.PathLike[str] | Store | None
+        self, scheme: type[RecoveryScheme], log: str | os.PathLike[str] | Store | None
     ) -> TransactionLog | None:
-        if not SCHEMES[recovery].needs_log:
+        if not scheme.needs_log:
             return None
         if log is None:
-            raise LogError(f"recovery {recovery!r} needs a place for its log: give log=...")
+            raise LogError(f"recovery {scheme.name!r} needs a place for its log: give log=...")
         store = log if isinstance(log, Store) else open_store(log)
-        return TransactionLog(store, self.parallelism if recovery == "lsn-vector" else 1)
+        return TransactionLog(store, self.parallelism if scheme.stream_per_thread else 1)
 
     def load_kernels(self) -> None:
         """Load machine code now, so that the first batch does not have to."""
@@ -238,7 +230,7 @@ class TransactionEngine:
     @property
     def durable_epoch(self) -> int:
         """Every epoch up to this one survives a crash, so its outcomes may be shown."""
-        return int(self.scheme.durable_epoch)
+        return self.scheme.durable_epoch
 
     def flush(self) -> None:
         """Wait until every commit is durable; between two epochs, commit all before."""
@@ -272,7 +264,7 @@ class TransactionEngine:
         `inputs(first, last)` returns the source's events of that range; schemes that
         replay events need it.
         """
-        report: TransactionRecovery = self.scheme.recover(inputs)
+        report = self.scheme.recover(inputs)
         self._broken = False
         return report
 
@@ -332,21 +324,21 @@ class TransactionEngine:
         began = time.perf_counter()
         totals = totals_block(self.parallelism)
         if first:
-            guard(lambda: self.kernels.run_in_order(0, first, data, totals))
+            guard(self.kernels.run_in_order, 0, first, data, totals)
             self._learn_cost(totals, first)
             breakdown.add(totals, time.perf_counter() - began)
         if first == rows:
             return
         if first and self.transaction_cost_s < PARALLEL_FROM_S:
             again = totals_block(self.parallelism)
-            guard(lambda: self.kernels.run_in_order(first, rows, data, again))
+            guard(self.kernels.run_in_order, first, rows, data, again)
             breakdown.add(again, time.perf_counter() - began)
             return
         began = time.perf_counter()
         included = np.ones(rows, np.uint8)
         included[:first] = 0
         graph = self.graphs.build(run.types, run.slots, included, self.largest_slot)
-        self._learn_shape(run, graph)
+        run.graph = graph
         breakdown.construct_s += time.perf_counter() - began
         began = time.perf_counter()
         run.executed_by = np.zeros(rows, np.uint8)
@@ -361,8 +353,3 @@ class TransactionEngine:
         worked = totals[:, 0].sum() + totals[:, 1].sum()
         self.transaction_cost_s = float(worked) / cycle_rate() / max(1, rows)
         self._cost_known = True
-
-    def _learn_shape(self, run: BatchRun, graph: PrecedenceGraph) -> None:
-        dependencies = dependencies_of(self.layout, run.types, run.slots, graph, self.largest_slot)
-        self.hottest_share = dependencies.hottest_share
-        self.dependencies_per_transaction = dependencies.temporal / max(1, len(run.types))

@@ -5,8 +5,9 @@ of a transaction decides, epoch by epoch.
 """
 
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,9 @@ from everstream.transactions.kernels import drivers
 
 PARALLEL_FROM_S = 1e-6
 
-_cycle_rate: list[float] = []
-
-
-def cycle_rate() -> float:
-    """Cycles per second of this machine, measured once per process."""
-    if not _cycle_rate:
-        _cycle_rate.append(cycles_per_second())
-    return _cycle_rate[0]
+Counters = npt.NDArray[np.int64]
+cycle_rate = cache(cycles_per_second)
+"""Cycles per second of this machine, measured once per process."""
 
 
 @dataclass
@@ -40,7 +36,7 @@ class Breakdown:
     explore_s: float = 0.0
     wait_s: float = 0.0
 
-    def add(self, totals: npt.NDArray[np.int64], wall_s: float) -> None:
+    def add(self, totals: Counters, wall_s: float) -> None:
         """Add a kernel's cycle totals; time that the threads' clocks do not cover is waiting."""
         threads = len(totals)
         seconds = totals.sum(axis=0) / cycle_rate() / threads
@@ -67,25 +63,30 @@ class Threads:
             self._pool = ThreadPoolExecutor(self.count, thread_name_prefix="transactions")
         return self._pool
 
-    def together(self, control: npt.NDArray[np.int64], work: Callable[[int], None]) -> None:
-        """Run `work(thread)` on every thread; if one raises, the others stop."""
+    def together(self, work: Callable[[int, Counters, Counters], None], ready: int = 0) -> Counters:
+        """Run `work(thread, control, totals)` on every thread, and return the totals.
 
-        def guarded(thread: int) -> None:
+        If one raises, the others stop. `ready` places of the queue are filled.
+        """
+        control, totals = np.zeros(drivers.CONTROL, np.int64), totals_block(self.count)
+        control[drivers.TAIL] = ready
+
+        def stopping(thread: int) -> None:
             try:
-                work(thread)
+                work(thread, control, totals)
             except BaseException:
                 control[drivers.STOP] = 1
                 raise
 
-        pool = self.pool
-        if pool is None:
-            futures: list[Future[None]] = []
-            guarded(0)
-        else:
-            futures = [pool.submit(guarded, thread) for thread in range(1, self.count)]
-            guarded(0)
-        for future in futures:
-            future.result()
+        def run() -> None:
+            pool = self.pool
+            others = [pool.submit(stopping, n) for n in range(1, self.count)] if pool else []
+            stopping(0)
+            for other in others:
+                other.result()
+
+        guard(run)
+        return totals
 
     def close(self) -> None:
         if self._pool is not None:
@@ -93,11 +94,7 @@ class Threads:
             self._pool = None
 
 
-def control_block() -> npt.NDArray[np.int64]:
-    return np.zeros(drivers.CONTROL, np.int64)
-
-
-def totals_block(threads: int) -> npt.NDArray[np.int64]:
+def totals_block(threads: int) -> Counters:
     return np.zeros((threads, drivers.TOTALS), np.int64)
 
 
@@ -108,47 +105,27 @@ def run_along_graph(
     included: npt.NDArray[np.uint8],
     data: Any,
     executed_by: npt.NDArray[np.uint8],
-) -> npt.NDArray[np.int64]:
+) -> Counters:
     """Run a batch on all threads, each transaction as soon as those it waits for are done."""
     rows = int(np.count_nonzero(included))
     pending = graph.incoming.copy()
     queue = np.full(rows, -1, np.int32)
     ready = np.flatnonzero((pending == 0) & (included != 0)).astype(np.int32)
     queue[: len(ready)] = ready
-    control = control_block()
-    control[drivers.TAIL] = len(ready)
-    totals = totals_block(threads.count)
 
-    def work(thread: int) -> None:
-        kernel(
-            thread,
-            rows,
-            pending,
-            graph.start,
-            graph.successors,
-            queue,
-            control,
-            data,
-            executed_by,
-            totals,
-        )
+    def work(thread: int, control: Counters, totals: Counters) -> None:
+        edges = (pending, graph.start, graph.successors)
+        kernel(thread, rows, *edges, queue, control, data, executed_by, totals)
 
-    guard(lambda: threads.together(control, work))
-    return totals
+    return threads.together(work, len(ready))
 
 
-def guard(run: Callable[[], None]) -> None:
+def guard(run: Callable[..., None], *args: Any) -> None:
     """Turn what a user's function raises into an error that reports the incomplete state."""
     try:
-        run()
-    except ArithmeticError as error:
-        raise _broken(error) from error
-    except (ValueError, IndexError, AssertionError, TypeError) as error:
-        raise _broken(error) from error
-
-
-def _broken(error: Exception) -> ExecutionError:
-    return ExecutionError(
-        f"a transaction raised {type(error).__name__}: {error}. The batch is incomplete: "
-        "restore a snapshot or recover from the log, and return ABORT for such events."
-    )
+        run(*args)
+    except (ArithmeticError, ValueError, IndexError, AssertionError, TypeError) as error:
+        raise ExecutionError(
+            f"a transaction raised {type(error).__name__}: {error}. The batch is incomplete: "
+            "restore a snapshot or recover from the log, and return ABORT for such events."
+        ) from error

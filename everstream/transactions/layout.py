@@ -52,20 +52,12 @@ class DataLayout:
         shape = (len(transactions), self.width)
         self.table_of = np.full(shape, -1, np.int8)
         self.is_write = np.zeros(shape, np.uint8)
-        self.key_count = np.zeros(len(transactions), np.int64)
         for number, declared in enumerate(transactions):
-            self.key_count[number] = len(declared.keys)
             for position, key in enumerate(declared.keys):
                 self.table_of[number, position] = table_number[key.table.name]
             self.is_write[number, list(declared.writes)] = 1
         self.fields = tuple(dict.fromkeys(f for declared in transactions for f in declared.fields))
         self.reads = _read_columns(transactions)
-        needs = [frozenset[int]().union(*declared.needs) for declared in transactions]
-        self.needed = [
-            tuple(user for user in column.users if user[1] in needs[user[0]])
-            for column in self.reads
-        ]
-        """Per read column, those of its users whose value another key's new value depends on."""
         self.column_at: list[int] = []
         self.written_at: list[int] = []
         place = _FIXED

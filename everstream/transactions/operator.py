@@ -23,8 +23,9 @@ from everstream.transactions.definition import Transaction
 from everstream.transactions.engine import TransactionEngine
 from everstream.transactions.errors import DefinitionError, ExecutionError, InputError
 from everstream.transactions.layout import DataLayout
-from everstream.transactions.recovery import SCHEMES
-from everstream.transactions.state_log import SavedEvents, StateLog
+from everstream.transactions.log import SNAPSHOT
+from everstream.transactions.recovery import scheme_of
+from everstream.transactions.store import Store
 from everstream.transactions.tables import Table
 
 COMMITTED = "committed"
@@ -151,7 +152,7 @@ class Transact(Operator):
 
     def _snapshot_due(self, state: StateBackend[Any, Any]) -> bool:
         """More blocks than tables, in size or number, would only make restores slow."""
-        if not SCHEMES[self.recovery].commits:
+        if not scheme_of(self.recovery).commits:
             return True
         snapshot_bytes, blocks_bytes = StateLog(state).sizes_bytes()
         return (
@@ -216,7 +217,7 @@ class Transact(Operator):
                 f"operator '{ctx.operator}': {error.message} (In a pipeline the checkpoint is "
                 "restored; such an event is never skipped, regardless of on_error.)"
             ) from error
-        if self.recovery == "fast":
+        if scheme_of(self.recovery).replays_events:
             self._unsaved.append(epoch.select(sorted(self._wanted)))
         ctx.emit_batch(self._shown(epoch, outcomes))
 
@@ -323,9 +324,7 @@ def _check(
         raise DefinitionError(
             f"parallelism must be a number of threads from 1 up, not {parallelism!r}"
         )
-    if recovery not in SCHEMES:
-        raise DefinitionError(f"recovery must be one of {', '.join(SCHEMES)}, not {recovery!r}")
-    if not SCHEMES[recovery].needs_log:
+    if not scheme_of(recovery).needs_log:
         raise DefinitionError(
             f"recovery={recovery!r} saves nothing, so a pipeline could not resume from a checkpoint. "
             "Use 'delta', or run without checkpoints."
@@ -339,3 +338,88 @@ def _check(
             f"epoch={epoch!r} sets which events are sorted by a column at a time: "
             "name the column with timestamp=..."
         )
+
+
+Part = tuple[str, int]
+
+
+class StateLog(Store):
+    """A log in an operator's state, so that a pipeline's checkpoints make it durable.
+
+    A block is an entry of bytes that never changes. So a checkpoint writes only the blocks since the
+    one before, and shares them with the running operator instead of copying them. A rollback removes
+    exactly the blocks that came after it. Other keys of the state are not touched.
+    """
+
+    snapshots_kept = 1
+    """The checkpoint store has older checkpoints, in case this one is damaged."""
+
+    def __init__(self, state: StateBackend[Any, Any]) -> None:
+        self._state = state
+
+    def append(self, name: str, data: bytes) -> None:
+        self._state.put((name, len(self._parts(name))), data)
+
+    def sync(self) -> None:
+        """The checkpoint does that."""
+
+    def put(self, name: str, data: bytes) -> None:
+        self.delete(name)
+        self._state.put((name, 0), data)
+
+    def get(self, name: str) -> bytes:
+        return b"".join(self._state[part] for part in self._parts(name))
+
+    def names(self) -> list[str]:
+        return sorted({key[0] for key in self._state if isinstance(key, tuple)})
+
+    def delete(self, name: str) -> None:
+        for part in self._parts(name):
+            del self._state[part]
+
+    def seal(self) -> None:
+        """There are no files."""
+
+    def _parts(self, name: str) -> list[Part]:
+        return sorted(key for key in self._state if isinstance(key, tuple) and key[0] == name)
+
+    def sizes_bytes(self) -> tuple[int, int]:
+        """The sizes of the snapshot and of the blocks after it."""
+        snapshot = blocks = 0
+        for name in self.names():
+            size_bytes = sum(len(self._state[part]) for part in self._parts(name))
+            if name.startswith(SNAPSHOT):
+                snapshot += size_bytes
+            else:
+                blocks += size_bytes
+        return snapshot, blocks
+
+
+class SavedEvents:
+    """The events since the snapshot, kept in the state for a scheme that runs them again."""
+
+    _KEY = "events"
+
+    def __init__(self, state: StateBackend[Any, Any]) -> None:
+        self._state = state
+
+    def add(self, first_event: int, events: pl.DataFrame) -> None:
+        self._state.put(f"{self._KEY}-{first_event:012d}", events)
+
+    def between(self, first: int, last: int) -> pl.DataFrame:
+        """The events with these numbers; commits and saved events begin at the same ones."""
+        parts: list[pl.DataFrame] = [
+            self._state[key] for key in self._keys() if first <= self._number(key) < last
+        ]
+        return rows_together(parts, "transact")
+
+    def clear(self) -> None:
+        for key in self._keys():
+            del self._state[key]
+
+    def _keys(self) -> list[str]:
+        names = (key for key in self._state if isinstance(key, str))
+        return sorted(key for key in names if key.startswith(f"{self._KEY}-"))
+
+    def _number(self, key: str) -> int:
+        return int(key.rpartition("-")[2])

@@ -13,7 +13,7 @@ from everstream.transactions.errors import InputError
 from everstream.transactions.execution import Threads
 from everstream.transactions.index import Positions, Rows, dictionary
 from everstream.transactions.layout import DataLayout
-from everstream.transactions.recovery.scheme import BatchRun
+from everstream.transactions.recovery import BatchRun
 from everstream.transactions.tables import TableState
 
 

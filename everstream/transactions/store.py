@@ -13,6 +13,8 @@ from typing import Any
 
 import fsspec
 
+from everstream.state.storage.folders import sync_folder
+
 
 class Store(ABC):
     snapshots_kept = 2
@@ -67,7 +69,7 @@ class LocalStore(Store):
         file = self._open.get(name)
         if file is None:
             file = self._open[name] = open(self._folder / name, "ab", buffering=0)  # noqa: SIM115
-            self._sync_folder()
+            sync_folder(self._folder)
         view = memoryview(data)
         self._dirty.add(name)
         while len(view):
@@ -86,14 +88,7 @@ class LocalStore(Store):
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, self._folder / name)
-        self._sync_folder()
-
-    def _sync_folder(self) -> None:
-        handle = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_folder(self._folder)
 
     def get(self, name: str) -> bytes:
         return (self._folder / name).read_bytes()

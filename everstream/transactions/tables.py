@@ -27,19 +27,10 @@ _SCALAR_FIELD = "value"
 _CHANGED, _UNCHANGED = 1, 2
 """A slot's flag if written since the last `take_changed`, and if only before; 0 if never."""
 _NUMBERS = frozenset(
-    [
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "float32",
-        "float64",
-        "bool",
-    ]
+    {
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float32", "float64", "bool"),
+    }
 )
 
 

@@ -16,8 +16,7 @@ from everstream.core.registry import PROTOCOLS
 from everstream.core.scheme import ALIGNED, Scheme, scheme_of
 from everstream.errors import CorruptObject, UserError
 from everstream.inspection import SavepointEdit, edit_savepoint, open_store, rewind_to_savepoint
-from everstream.inspection.editing import placed
-from everstream.inspection.frames import framed, unframed
+from everstream.inspection.editing import framed, placed, unframed
 from everstream.pipeline.aggregation.aggregates import count
 from everstream.pipeline.describing import A_FUNCTION
 from everstream.pipeline.keys import KEY_GROUPS, Keying

@@ -16,8 +16,9 @@ LIBRARY = [Path(package.__file__ or "").parent for package in (everstream, pyspa
 MAY_IMPORT: dict[str, set[str]] = {
     "apps": set(),
     "workloads": set(),
+    "recovery": set(),
     "queueing": {"bench"},
-    "bench": {"workloads"},
+    "bench": {"recovery", "workloads"},
     "cli": {"apps", "bench", "queueing", "workloads"},
     "pipelines": {"apps"},
 }

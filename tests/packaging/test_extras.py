@@ -127,8 +127,11 @@ print(json.dumps(missing))
     missing: dict[str, str] = json.loads(done.stdout)
     packages = {name.split(".")[1] for name in missing}
     assert packages == {"demo", "planning", "transactions"}
-    named = {"transactions": "transactions", "planning.queueing": "planning"}
-    named |= {"planning.figures": "report", "demo.timeline": "report"}
+    named = {
+        "transactions": "transactions",
+        "planning.figures": "report",
+        "demo.timeline": "report",
+    }
     assert {name: missing[f"everstream.{name}"] for name in named} == named
     for light in ("planning.auto", "planning.adviser", "audit.rehearsal"):
         assert f"everstream.{light}" not in missing
@@ -138,7 +141,6 @@ print(json.dumps(missing))
     "command, name",
     [
         ("demo", "report"),
-        ("model run --tuples 1000", "planning"),
         ("advise --rate 50k/s --state-size 1GB --figure cost.png", "report"),
         ("run ledger.py", "transactions"),
     ],

@@ -2,16 +2,18 @@
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from everstream.planning import AdviceError, RunResultError, advise, analytic, parse_run
-from everstream.planning import model as m
-from everstream.planning.measured import check_recoveries
-from everstream.planning.queueing import estimate, replicate
 from everstream.planning.units import QuantityError
+from everstream_lab.queueing import model as m
+from everstream_lab.queueing.formulas import check_recoveries
+from everstream_lab.queueing.simulation import estimate, replicate
 from tests.planning.typical import TYPICAL
 
 
@@ -282,3 +284,8 @@ def test_a_run_without_checkpoints_can_be_checked_too() -> None:
     result["checkpoints"] = []
     (check,) = check_recoveries(parse_run(result), capacity_per_s=150_000)
     assert check.predicted_s == pytest.approx(2.0, rel=0.01)
+
+
+def test_importing_planning_does_not_load_the_compiler() -> None:
+    code = "import sys, everstream.planning; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

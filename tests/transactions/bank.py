@@ -8,6 +8,7 @@ import polars as pl
 
 import everstream.transactions as es
 from everstream.transactions.interpreter import EventOutcome
+from everstream.transactions.recovery import PAPERS
 
 accounts = es.Table("accounts", value="int64", initial=100)
 meters = es.Table("meters", value={"total": "float64", "count": "int64"}, initial=0, keys="string")
@@ -43,6 +44,8 @@ def measure(meter, account, amount):
 def look(left, right, meter):
     return left + right + meter.count
 
+
+SCHEMES = [*es.SCHEMES, *PAPERS]
 
 TABLES = [accounts, meters]
 TRANSACTIONS = [transfer, borrow, measure, look]

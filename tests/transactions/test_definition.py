@@ -2,11 +2,13 @@
 
 import math
 import pickle
+from importlib.metadata import EntryPoints
 from typing import Any
 
 import pytest
 
 import everstream.transactions as es
+from everstream.transactions import recovery
 from everstream.transactions.kernels.committed_path import committed_path
 from tests.transactions import bank
 
@@ -131,3 +133,11 @@ def test_functions_may_use_constants_and_math_from_their_module() -> None:
         return int(a + scale * math.floor(x))
 
     assert scaled(1, 2.5) == 7
+
+
+def test_a_scheme_of_the_laboratory_names_what_to_install_where_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recovery, "entry_points", lambda group: EntryPoints())
+    with pytest.raises(es.DefinitionError, match="not 'wal'; `pip install everstream-lab` adds it"):
+        bank.engine("wal")

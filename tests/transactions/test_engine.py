@@ -79,7 +79,7 @@ def test_interpreted_transactions_may_use_any_python_and_recover(tmp_path: Any) 
         return {"next": count + step}["next"] if step else es.ABORT
 
     stream = pl.DataFrame({"word": [1, 2, 1, 1], "step": [5, 0, 2, 3]})
-    for scheme in es.SCHEMES:
+    for scheme in bank.SCHEMES:
         folder = tmp_path / scheme
         run = es.TransactionEngine(
             [words], [checkpoint_stats], parallelism=2, recovery=scheme, log=folder

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 import everstream as es
 from everstream.errors import GraphError, UserError
-from everstream.transactions import SCHEMES, ExecutionError, InputError
+from everstream.transactions import ExecutionError, InputError
 from everstream.transactions.operator import Transact
 from everstream_lab.workloads.transactions import WORKLOADS, Workload
 from tests.transactions import bank
 from tests.transactions.piped import Shard, assert_true
 
-PIPED = [name for name in SCHEMES if name != "none"]
+PIPED = [name for name in bank.SCHEMES if name != "none"]
 
 
 def workload(name: str) -> Workload:

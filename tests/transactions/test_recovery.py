@@ -12,18 +12,19 @@ from hypothesis import strategies as st
 
 import everstream.transactions as es
 from everstream.transactions.store import LocalStore, ObjectStore, open_store
+from everstream_lab.recovery.fast import FastOptions
 from tests.transactions import bank
 
-LOGGING = [scheme for scheme in es.SCHEMES if scheme not in ("none", "checkpoint")]
+LOGGING = [scheme for scheme in bank.SCHEMES if scheme not in ("none", "checkpoint")]
 # Replay that chooses the cheapest way would hide the chains behind in-order redo.
-CHAINS = es.FastOptions(adaptive_replay=False)
-VARIANTS: list[tuple[str, es.FastOptions | None]] = [
-    *[(scheme, None) for scheme in es.SCHEMES],
+CHAINS = FastOptions(adaptive_replay=False)
+VARIANTS: list[tuple[str, FastOptions | None]] = [
+    *[(scheme, None) for scheme in bank.SCHEMES],
     ("fast", CHAINS),
-    ("fast", es.FastOptions(adaptive_replay=False, abort_pushdown=False)),
-    ("fast", es.FastOptions(adaptive_replay=False, task_assignment=False)),
-    ("fast", es.FastOptions(adaptive_replay=False, restructure=False)),
-    ("fast", es.FastOptions(adaptive_replay=False, selective=True, partitions=3)),
+    ("fast", FastOptions(adaptive_replay=False, abort_pushdown=False)),
+    ("fast", FastOptions(adaptive_replay=False, task_assignment=False)),
+    ("fast", FastOptions(adaptive_replay=False, restructure=False)),
+    ("fast", FastOptions(adaptive_replay=False, selective=True, partitions=3)),
 ]
 
 
@@ -36,7 +37,7 @@ def open_engine(
         parallelism=threads,
         execution="parallel" if threads > 1 else "serial",
         snapshot_every_epochs=4,
-        fast_options=options,
+        recovery_options=options,
         commit=commit,
     )
 
@@ -175,7 +176,7 @@ def test_a_damaged_snapshot_falls_back_to_the_one_before(scheme: str, tmp_path: 
     assert bank.content(again) == bank.truth(stream[: again.next_event])[0]
 
 
-@pytest.mark.parametrize("scheme", es.SCHEMES)
+@pytest.mark.parametrize("scheme", bank.SCHEMES)
 def test_a_second_crash_right_after_recovery_recovers_again(scheme: str, tmp_path: Path) -> None:
     stream = bank.random_events(400, seed=8)
     for crash_event in (110, 125, 150, 290, 400):
@@ -276,7 +277,7 @@ def test_recovering_a_running_engine_starts_from_the_log_not_from_what_it_held(
     tmp_path: Path,
 ) -> None:
     stream = bank.random_events(100, seed=13)
-    for scheme in es.SCHEMES:
+    for scheme in bank.SCHEMES:
         run = bank.engine(scheme, log=tmp_path / scheme)
         bank.feed(run, stream, 20, stop=50)
         run.recover(bank.source(stream))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from everstream.transactions import InputError, LogError, Table
-from everstream.transactions.recovery.scheme import LogWriter
+from everstream.transactions.recovery import LogWriter
 from everstream.transactions.tables import TableState
 from tests.transactions import bank
 

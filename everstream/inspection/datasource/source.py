@@ -19,7 +19,7 @@ from everstream.inspection.checkpoints import choose, survey_of
 from everstream.inspection.datasource import checkpoints, output, state, topic
 from everstream.inspection.datasource.asked import Asked, What
 from everstream.inspection.datasource.committed import outputs_of
-from everstream.inspection.datasource.offsets import StreamOffsets
+from everstream.inspection.datasource.stream_before_42 import StreamOffsets
 from everstream.inspection.operator_state import require_operator
 
 

@@ -163,8 +163,7 @@ class DiskBackend(Generic[K, V]):
             self._dirty[key] = None
         return value
 
-    def __setitem__(self, key: K, value: V) -> None:
-        self.put(key, value)
+    __setitem__ = put
 
     def __delitem__(self, key: K) -> None:
         if key not in self:
@@ -277,14 +276,12 @@ class DiskBackend(Generic[K, V]):
             self._take_in(other.pairs())
 
     def remove(self) -> None:
-        """Leave nothing on the local disk."""
         self._replace(None, 0, {})
         shutil.rmtree(self._folder, ignore_errors=True)
         with suppress(OSError):  # other stores have their folders beside it
             self._folder.parent.rmdir()
 
     def open(self, saved: SavedFiles, load: Load, version: int) -> None:
-        """Load these files. Changes nothing if one of them cannot be read."""
         folder = new_folder(self._folder / "tables")
         saved.fetch(folder, self._shelf, load)
         files = saved.files

@@ -106,7 +106,6 @@ class MemoryBackend(Generic[K, V]):
         """Whether some values may be `Outdated`."""
 
     def put(self, key: K, value: V) -> None:
-        """Remember this value under this key."""
         self._entries[key] = value
         self._dirty[key] = None
 
@@ -127,16 +126,13 @@ class MemoryBackend(Generic[K, V]):
         return value
 
     def contains(self, key: K) -> bool:
-        """Whether there is a value under this key."""
         return key in self._entries
 
     def delete(self, key: K) -> None:
-        """Forget this key; harmless if it is not there."""
         if key in self._entries:
             del self[key]
 
     def items(self) -> list[tuple[K, V]]:
-        """All keys with their values, as of now: the store may be changed while looping."""
         self._migrate_all()
         items = list(pairs(self._entries))
         if not all_steady(types_within(self._entries.values())):
@@ -149,7 +145,6 @@ class MemoryBackend(Generic[K, V]):
         return list(self._entries)
 
     def clear(self) -> None:
-        """Forget everything."""
         self._empty()
         self._start_changes(Changes(cleared=True))
 
@@ -168,9 +163,7 @@ class MemoryBackend(Generic[K, V]):
                 return self._migrated(key, value)
         return value
 
-    def __setitem__(self, key: K, value: V) -> None:
-        self._entries[key] = value
-        self._dirty[key] = None
+    __setitem__ = put
 
     def __delitem__(self, key: K) -> None:
         del self._entries[key]
@@ -215,7 +208,6 @@ class MemoryBackend(Generic[K, V]):
         return self._entries
 
     def touch(self, keys: Iterable[K]) -> None:
-        """Mark keys that were changed through `entries`."""
         self._dirty.update(dict.fromkeys(keys))
 
     def _migrated(self, key: K, old: Any) -> V:
@@ -239,7 +231,6 @@ class MemoryBackend(Generic[K, V]):
     # For ShardState.
 
     def declare(self, migration: Migration) -> bool:
-        """Keep values of this version from now on. Returns whether any must be migrated."""
         migration.check_not_before(self.version)
         self._migration = migration
         outdated = self.version < migration.version and bool(self._entries)
@@ -252,12 +243,10 @@ class MemoryBackend(Generic[K, V]):
         return outdated
 
     def pairs(self) -> Iterable[tuple[K, V]]:
-        """All keys with their values, for a reader who changes nothing."""
         return pairs(self._entries)
 
     @property
     def size_hint(self) -> int:
-        """About how many keys there are; costs nothing."""
         return len(self._entries)
 
     @property
@@ -266,7 +255,6 @@ class MemoryBackend(Generic[K, V]):
         return about_bytes(pairs(self._entries), len(self._entries))
 
     def adopt(self, other: StateBackend[K, V]) -> None:
-        """Take over the content of another store, of any kind, with nothing changed since."""
         self.load(dict(other.pairs()), other.version)
 
     def open(self, saved: SavedFiles, load: Load, version: int) -> None:
@@ -375,7 +363,6 @@ class MemoryBackend(Generic[K, V]):
             return
 
     def load(self, entries: dict[K, V], version: int = NEVER_CHANGED.version) -> None:
-        """Hold exactly these entries, with nothing changed since."""
         self._empty()
         self._entries.update(entries)
         self.version = version

@@ -1,10 +1,10 @@
-"""How transactions are walked: in order, along the graph, by level, by log stream, by chain.
+"""How transactions are walked: in order, and along the graph.
 
-This file is both a template and a module. For each set of transactions, `codegen`
-writes a copy of it in which `step`, `redo`, `project` and `walk` are the real ones and
-everything is compiled; here they are only the interface the walks are written against.
-Threads meet in `control`, whose counters are on separate cache lines, and
-account for their time in `totals`, in cycles, one row per thread.
+This file is both a template and a module. For each set of transactions, `codegen` writes a copy of
+it in which `step` is the real one and everything is compiled; here it is only the interface the walks
+are written against. A recovery scheme adds further steps and walks (`KernelParts`). Threads meet in
+`control`, whose counters are on separate cache lines, and account for their time in `totals`, in
+cycles, one row per thread.
 """
 
 from abc import ABC, abstractmethod
@@ -34,23 +34,8 @@ class Steps(ABC):
     def step(i: int, data: Any) -> bool:
         """Run transaction i: read, decide, write, record the outcome; True if it committed."""
 
-    @staticmethod
-    @abstractmethod
-    def redo(i: int, data: Any) -> None:
-        """Run transaction i, known to commit, without recording an outcome."""
 
-    @staticmethod
-    @abstractmethod
-    def project(i: int, position: int, data: Any, keep: bool) -> None:
-        """Compute the new value of one key from recorded reads; `keep` writes it."""
-
-    @staticmethod
-    @abstractmethod
-    def walk(i: int, part: int, data: Any, parts: Any) -> None:
-        """Run what transaction i does to the keys of one partition, others' values as recorded."""
-
-
-step, redo, project, walk = Steps.step, Steps.redo, Steps.project, Steps.walk
+step = Steps.step
 
 
 def spin_on(tries: int) -> int:
@@ -75,14 +60,6 @@ def run_in_order(start: int, stop: int, data: Any, totals: Any) -> None:
         if not step(i, data):
             aborted += cycles() - before
     account(totals, 0, cycles() - began - aborted, aborted, 0, 0)
-
-
-def redo_in_order(committed: Any, data: Any, totals: Any) -> None:
-    began = cycles()
-    for i in range(len(committed)):
-        if committed[i] != 0:
-            redo(i, data)
-    totals[0, EXECUTE] += cycles() - began
 
 
 def run_ready(
@@ -137,136 +114,3 @@ def run_ready(
             if fetch_add(pending, successor, -1) == 1:
                 store(queue, fetch_add(control, TAIL, 1), successor)
     account(totals, thread, execute, aborted, explore, wait)
-
-
-def redo_levels(
-    thread: int,
-    threads: int,
-    order: Any,
-    level_start: Any,
-    control: Any,
-    data: Any,
-    totals: Any,
-) -> None:
-    """Each level's transactions are independent; all threads meet before the next level."""
-    execute = 0
-    wait = 0
-    mark = cycles()
-    for level in range(len(level_start) - 1):
-        for place in range(level_start[level] + thread, level_start[level + 1], threads):
-            redo(order[place], data)
-        now = cycles()
-        execute += now - mark
-        mark = now
-        fetch_add(control, HEAD, 1)
-        tries = 0
-        while load(control, HEAD) < threads * (level + 1):
-            if load(control, STOP) != 0:
-                return
-            tries = spin_on(tries)
-        now = cycles()
-        wait += now - mark
-        mark = now
-    account(totals, thread, execute, 0, 0, wait)
-
-
-def redo_streams(
-    thread: int,
-    threads: int,
-    stream_start: Any,
-    vectors: Any,
-    done: Any,
-    control: Any,
-    data: Any,
-    totals: Any,
-) -> None:
-    """Redo log streams in their own order, each record once the streams it names are far enough.
-
-    Records of stream s lie at stream_start[s] to stream_start[s + 1], and `vectors[i, q]`
-    is how many records of stream q must be done before record i.
-    """
-    streams = len(stream_start) - 1
-    execute = 0
-    explore = 0
-    wait = 0
-    left = 0
-    for stream in range(thread, streams, threads):
-        left += stream_start[stream + 1] - stream_start[stream]
-    mark = cycles()
-    tries = 0
-    while left > 0:
-        moved = False
-        for stream in range(thread, streams, threads):
-            finished = load(done, stream * 8)
-            i = stream_start[stream] + finished
-            if i >= stream_start[stream + 1]:
-                continue
-            ready = True
-            for other in range(streams):
-                if other != stream and load(done, other * 8) < vectors[i, other]:
-                    ready = False
-                    break
-            now = cycles()
-            if ready:
-                explore += now - mark
-                mark = now
-                redo(i, data)
-                now = cycles()
-                execute += now - mark
-                mark = now
-                store(done, stream * 8, finished + 1)
-                left -= 1
-                moved = True
-                tries = 0
-        if not moved:
-            if load(control, STOP) != 0:
-                return
-            tries = spin_on(tries)
-            now = cycles()
-            wait += now - mark
-            mark = now
-    account(totals, thread, execute, 0, explore, wait)
-
-
-def redo_chains(
-    thread: int,
-    chains: Any,
-    chain_start: Any,
-    operations: Any,
-    width: int,
-    committed: Any,
-    data: Any,
-    totals: Any,
-) -> None:
-    """Run whole chains, one after the other; chains share nothing, so no thread waits."""
-    aborted = 0
-    began = cycles()
-    for place in range(len(chains)):
-        chain = chains[place]
-        for at in range(chain_start[chain], chain_start[chain + 1]):
-            i = operations[at] // width
-            if committed[i] != 0:
-                project(i, operations[at] % width, data, True)
-            else:
-                before = cycles()
-                project(i, operations[at] % width, data, False)
-                aborted += cycles() - before
-    account(totals, thread, cycles() - began - aborted, aborted, 0, 0)
-
-
-def redo_partitions(
-    thread: int,
-    own: Any,
-    part_start: Any,
-    members: Any,
-    data: Any,
-    parts: Any,
-    totals: Any,
-) -> None:
-    """Run partitions in timestamp order; what crosses partitions comes from the log."""
-    began = cycles()
-    for place in range(len(own)):
-        part = own[place]
-        for at in range(part_start[part], part_start[part + 1]):
-            walk(members[at], part, data, parts)
-    totals[thread, EXECUTE] += cycles() - began

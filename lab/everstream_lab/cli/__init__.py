@@ -4,7 +4,7 @@ import typer
 
 
 def register(app: typer.Typer) -> None:
-    """Add `bench` and `apps` to the `everstream` command, and the CCRR study to `model`."""
+    """Add `bench`, `apps` and `model` to the `everstream` command."""
     from everstream_lab.cli import (
         apps_exec,
         apps_reports,
@@ -23,4 +23,4 @@ def register(app: typer.Typer) -> None:
     apps_exec.register(apps)
     apps_reports.register(apps)
     app.add_typer(apps, name="apps")
-    model.register()
+    model.register(app)

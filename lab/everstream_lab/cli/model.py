@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from everstream.cli.model import model_app, progress_bar
 from everstream.cli.options import JsonFile, write_json
+from everstream_lab.cli.model_run import model_app, progress_bar
 from everstream_lab.cli.showing import run_benchmark
 
 if TYPE_CHECKING:
     from everstream_lab.queueing.grid import Row, Task
 
 
-def register() -> None:
-    """Add the commands to `everstream model`."""
+def register(app: typer.Typer) -> None:
+    """Add `model`, with its commands."""
+    app.add_typer(model_app, name="model")
     model_app.command("paper")(paper)
     model_app.command("bench")(bench)
 

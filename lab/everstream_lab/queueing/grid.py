@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import fsspec
 
-from everstream.planning.model import Model
-from everstream.planning.queueing import Estimate, estimate, replicate
 from everstream_lab.queueing import paper
+from everstream_lab.queueing.model import Model
+from everstream_lab.queueing.simulation import Estimate, estimate, replicate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from everstream.planning import analytic
-from everstream.planning.model import (
+from everstream_lab.queueing.model import (
     Behaviour,
     Checkpoints,
     Distribution,

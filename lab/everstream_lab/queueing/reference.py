@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import simpy
 
-from everstream.planning.model import EXIT, Distribution, Model, ModelError, SourceModel
+from everstream_lab.queueing.model import EXIT, Distribution, Model, ModelError, SourceModel
 
 
 @dataclass

@@ -11,10 +11,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from everstream.planning.figures import COLOURS, behaviours, new_axes, save
-from everstream.planning.queueing import simulate
+from everstream.planning.figures import COLOURS, new_axes, save
 from everstream.planning.units import show_count, show_duration
 from everstream_lab.queueing import equations, grid, paper
+from everstream_lab.queueing.figures import behaviours
+from everstream_lab.queueing.simulation import simulate
 
 _MARKERS = {1: "o", 2: "s", 3: "^", 4: "D"}
 

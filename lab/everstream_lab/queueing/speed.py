@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from everstream.planning.queueing import simulate
 from everstream_lab.bench.report import Figure, Progress, Report
 from everstream_lab.queueing import paper
 from everstream_lab.queueing.reference import simulate_with_simpy
+from everstream_lab.queueing.simulation import simulate
 
 
 def measure(

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from everstream.cli.app import app
-from everstream.planning.figures import behaviours
-from everstream.planning.queueing import simulate
 from everstream_lab.queueing import grid, paper, report
+from everstream_lab.queueing.figures import behaviours
+from everstream_lab.queueing.simulation import simulate
 
 TUPLES = 10_000_000
 COARSE = 1000

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 import everstream.transactions as es
+from everstream_lab.recovery.fast import FastOptions
 from everstream_lab.workloads.transactions import WORKLOADS, Workload, toll
 from everstream_lab.workloads.transactions.ledger import INITIAL
 from tests.transactions import bank
@@ -47,7 +48,7 @@ def truths() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("scheme", es.SCHEMES)
+@pytest.mark.parametrize("scheme", bank.SCHEMES)
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_every_workload_scheme_thread_count_and_crash_point_ends_in_the_truth(
     name: str, scheme: str, threads: int, truths: dict[str, Any], tmp_path: Path
@@ -60,7 +61,7 @@ def test_every_workload_scheme_thread_count_and_crash_point_ends_in_the_truth(
             "parallelism": threads,
             "execution": "parallel" if threads > 1 else "serial",
             "snapshot_every_epochs": 3,
-            "fast_options": es.FastOptions(adaptive_replay=False),
+            "recovery_options": FastOptions(adaptive_replay=False) if scheme == "fast" else None,
         }
         run = open_engine(workload, **options)
         bank.feed(run, events, EPOCH, stop=crash_event)

@@ -53,7 +53,7 @@ def open_engine(config: Configuration) -> TransactionEngine:
         log=config.log_folder,
         snapshot_every_epochs=sys.maxsize,
         operation_cost_iterations=config.cost_iterations,
-        fast_options=config.fast,
+        recovery_options=config.fast if config.scheme == "fast" else None,
         execution=config.execution,
     )
 

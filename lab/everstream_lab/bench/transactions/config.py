@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from everstream.transactions.recovery import FastOptions
+from everstream_lab.recovery.fast import FastOptions
 from everstream_lab.workloads.transactions import WORKLOADS, Shape, Workload
 
 

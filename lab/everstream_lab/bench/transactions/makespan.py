@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from everstream.transactions.chains import chains_of, heaviest_first
 from everstream.transactions.compiled import kernel
 from everstream.transactions.engine import TransactionEngine
-from everstream.transactions.graph import by_level, levels_of
 from everstream.transactions.recovery import BatchRun
-from everstream.transactions.recovery.lsn_vector import sequence_vectors
+from everstream_lab.recovery.chains import chains_of, heaviest_first
+from everstream_lab.recovery.dependency import by_level, levels_of
+from everstream_lab.recovery.lsn_vector import sequence_vectors
 from everstream_lab.workloads.transactions import Workload
 
 SCHEMES = ("checkpoint", "wal", "dependency", "lsn-vector", "fast")
@@ -63,7 +63,8 @@ def _seconds(
     layout = engine.layout
     totals = dict.fromkeys(SCHEMES, 0.0)
     for run in runs:
-        costs = np.asarray(layout.key_count[run.types] * operation_s, np.float64)
+        keys = np.array([len(declared.keys) for declared in layout.transactions])
+        costs = np.asarray(keys[run.types] * operation_s, np.float64)
         kept = run.committed
         every = np.ones(len(run.types), np.uint8)
         graph = engine.graphs.build(run.types, run.slots, every, engine.largest_slot)

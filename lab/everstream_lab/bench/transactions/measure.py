@@ -24,9 +24,9 @@ import numpy.typing as npt
 import polars as pl
 
 from everstream.transactions.interpreter import Interpreter
-from everstream.transactions.recovery import FastOptions
 from everstream_lab.bench.transactions.config import Configuration
 from everstream_lab.bench.transactions.sink import read_outcomes
+from everstream_lab.recovery.fast import FastOptions
 from everstream_lab.workloads.transactions import Workload
 
 _CALM = 0.05

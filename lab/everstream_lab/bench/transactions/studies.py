@@ -4,6 +4,7 @@ Each study returns plain rows of facts; `report` turns them into pages, `figures
 verdicts. All of them kill a real process once per configuration.
 """
 
+import timeit
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from everstream.transactions.compiled import spin_iterations
-from everstream.transactions.recovery import FastOptions
+from everstream.transactions.compiled import spin
 from everstream_lab.bench.transactions.config import Configuration, default_shape
 from everstream_lab.bench.transactions.makespan import Makespan, model
 from everstream_lab.bench.transactions.measure import Bench, Facts, Progress
+from everstream_lab.recovery.fast import FastOptions
 from everstream_lab.workloads.transactions import Workload
 
 MODEL_WORKERS = (2, 4, 8, 16, 24, 32, 48, 64)
@@ -164,3 +165,13 @@ def operation_cost_s(workload: Workload, rows: Sequence[Facts], name: str) -> fl
         else np.zeros(len(sample), np.int64)
     )
     return min(costs) / float(keys[kinds].mean())
+
+
+def spin_iterations(cost_s: float, rounds: int = 5) -> int:
+    """Iterations of `spin` that take `cost_s` on an idle core of this machine."""
+    if cost_s <= 0:
+        return 0
+    probe = 200_000
+    spin(10, 1)
+    best_s = min(timeit.repeat(lambda: spin(probe, 12345), number=1, repeat=rounds))
+    return max(1, round(cost_s / best_s * probe))

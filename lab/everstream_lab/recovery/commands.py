@@ -1,15 +1,24 @@
-"""Command logging: transactions as columns, only what each type uses, and back again."""
+"""Command logging: transactions as columns, only what each type uses, and back again.
 
-import time
+`WriteAheadLog` is the plainest scheme made of it: the committed commands, redone one by one.
+"""
+
+from time import perf_counter as now
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from everstream.transactions.execution import Breakdown
+from everstream.transactions.execution import Breakdown, guard, totals_block
 from everstream.transactions.layout import DataLayout
 from everstream.transactions.log import Block, Columns, joined
-from everstream.transactions.recovery.scheme import BatchRun, RecoveryScheme
+from everstream.transactions.recovery import (
+    BatchRun,
+    Inputs,
+    RecoveryScheme,
+    TransactionRecovery,
+)
+from everstream_lab.recovery.steps import REDOING
 
 Mask = npt.NDArray[np.bool_]
 
@@ -72,5 +81,28 @@ def reload(scheme: RecoveryScheme, block: Block, breakdown: Breakdown) -> BatchR
     return run
 
 
-def now() -> float:
-    return time.perf_counter()
+class WriteAheadLog(RecoveryScheme):
+    """WAL: the committed commands in timestamp order, redone one by one."""
+
+    name = "wal"
+    kernel_parts = REDOING
+
+    def blocks(self) -> list[Columns]:
+        runs = self.take_runs()
+        chosen = [np.flatnonzero(run.committed) for run in runs]
+        return [{**self.new_keys(), **pack(self.engine.layout, runs, chosen)}]
+
+    def replay(
+        self, commits: list[list[Block]], inputs: Inputs | None, report: TransactionRecovery
+    ) -> None:
+        engine, breakdown = self.engine, report.breakdown
+        for (block,) in commits:
+            run = reload(self, block, breakdown)
+            totals = totals_block(1)
+            began = now()
+            data = engine.data_of(run, outcomes=False)
+            guard(engine.kernels.redo_in_order, run.committed, data, totals)
+            wall_s = now() - began
+            idle = np.zeros((engine.parallelism, totals.shape[1]), np.int64)
+            idle[0] = totals[0]
+            breakdown.add(idle, wall_s)

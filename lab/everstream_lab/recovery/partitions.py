@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from everstream.transactions.compiled import kernel
 from everstream.transactions.layout import DataLayout
-from everstream.transactions.recovery.scheme import BatchRun
+from everstream.transactions.recovery import BatchRun
 
 _SLACK = 1.1
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import everstream.transactions as es
+from everstream_lab.recovery.spread import recover_on_spark
 from tests.transactions import bank
 
 
@@ -20,7 +21,7 @@ def test_chains_replayed_by_spark_tasks_give_the_interpreters_state(
     run = open_engine()
     bank.feed(run, stream, 20, stop=590)
     run.flush()
-    engine, report = es.recover_on_spark(spark, open_engine, lambda: bank.source(stream), tasks=3)
+    engine, report = recover_on_spark(spark, open_engine, lambda: bank.source(stream), tasks=3)
     assert report.next_event == 580
     assert bank.content(engine) == bank.truth(stream[:580])[0]
     bank.feed(engine, stream, 20)
@@ -29,6 +30,6 @@ def test_chains_replayed_by_spark_tasks_give_the_interpreters_state(
 
 def test_schemes_without_recorded_reads_are_refused(tmp_path: Path) -> None:
     with pytest.raises(es.LogError, match="cannot be spread"):
-        es.recover_on_spark(
+        recover_on_spark(
             None, lambda: bank.engine("wal", log=tmp_path), lambda: lambda a, b: None, tasks=2
         )

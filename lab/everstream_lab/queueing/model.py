@@ -1,6 +1,6 @@
 """The input of a planning simulation: distributions, operators, sources, checkpoints, failures.
 
-Everything here is plain frozen data with units in the names. `queueing` turns a `Model` into
+Everything here is plain frozen data with units in the names. `simulation` turns a `Model` into
 arrays for the compiled kernel; `paper` builds the models of the CCRR study.
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from everstream.planning.units import parse_duration_s
 
 Behaviour = Literal["discard", "backlog"]
 FailureClock = Literal["between_failures", "up_time"]
@@ -110,8 +112,6 @@ def parse_distribution(text: str) -> Distribution:
     >>> parse_distribution("normal:2s,1s")
     Distribution(kind='normal', first=2.0, second=1.0)
     """
-    from everstream.planning.units import parse_duration_s
-
     name, _, rest = text.partition(":")
     parts = [part.strip() for part in rest.split(",") if part.strip()]
     two = {"normal": normal, "uniform": uniform, "lognormal": lognormal}

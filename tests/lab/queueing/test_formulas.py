@@ -6,10 +6,10 @@ import math
 import pytest
 
 from everstream.planning import analytic
-from everstream.planning import model as m
-from everstream.planning.queueing import estimate, replicate, simulate
-from everstream_lab.queueing import equations
-from tests.planning import closed_forms
+from everstream_lab.queueing import equations, formulas
+from everstream_lab.queueing import model as m
+from everstream_lab.queueing.simulation import estimate, replicate, simulate
+from tests.lab.queueing import closed_forms
 
 RATE = 50.0
 
@@ -132,12 +132,12 @@ def test_time_above_target_utilisation_and_delay_are_predicted_within_fifteen_pe
     runs = replicate(model, 16, seed=9)
     # A failure does not strike during an outage, so failures are mtbf + outage apart.
     late = estimate([run.above_target_fraction for run in runs])
-    assert late.mean == pytest.approx(formula.above_target_fraction(3.0, 306), rel=0.15)
+    assert late.mean == pytest.approx(formulas.above_target_fraction(formula, 3.0, 306), rel=0.15)
     busy = estimate([run.utilisation[0] for run in runs])
-    demand = formula.utilisation(300) * formula.processing_share * 300 / 306
+    demand = formulas.utilisation(formula, 300) * formula.processing_share * 300 / 306
     assert busy.mean == pytest.approx(demand, rel=0.05)
     delay = estimate([run.mean_latency_s for run in runs])
-    assert delay.mean == pytest.approx(formula.mean_delay_s(306), rel=0.15)
+    assert delay.mean == pytest.approx(formulas.mean_delay_s(formula, 306), rel=0.15)
 
 
 def test_without_spare_capacity_nothing_is_ever_caught_up() -> None:

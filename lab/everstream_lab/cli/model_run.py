@@ -1,4 +1,4 @@
-"""`everstream model`: a queueing model of a pipeline with checkpoints and failures."""
+"""`everstream model run`: a queueing model of a pipeline with checkpoints and failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rich.table import Table
 from everstream.cli.options import option, write_json
 
 if TYPE_CHECKING:
-    from everstream.planning.model import Behaviour, Model, Result
+    from everstream_lab.queueing.model import Behaviour, Model, Result
 
 FAULTS, OUTPUT = "Checkpoints and failures", "Output"
 """Panels of `--help`."""
@@ -92,12 +92,12 @@ def run(
 
     Example: everstream model run --interval 74s --between-failures poisson:600s --recovery 60s
     """
-    from everstream.planning import model as m
-    from everstream.planning.graphs import read_graph
     from everstream.planning.units import QuantityError, parse_duration_s
+    from everstream_lab.queueing import model as m
+    from everstream_lab.queueing.graphs import read_graph
 
     if figure is not None:
-        from everstream.planning import figures
+        from everstream_lab.queueing import figures
     console = Console()
     if behaviour not in ("discard", "backlog", "both"):
         raise typer.BadParameter(f"--behaviour is discard, backlog or both, not {behaviour!r}")
@@ -142,7 +142,7 @@ def run(
 def _replicated(
     models: dict[str, Model], replications: int, seed: int, console: Console
 ) -> dict[str, list[Result]]:
-    from everstream.planning.queueing import replicate
+    from everstream_lab.queueing.simulation import replicate
 
     results: dict[str, list[Result]] = {}
     with progress_bar(console) as progress:
@@ -157,7 +157,7 @@ def _replicated(
 
 
 def _results_table(model: Model, results: dict[str, list[Result]]) -> Table:
-    from everstream.planning.queueing import estimate
+    from everstream_lab.queueing.simulation import estimate
 
     table = Table(
         title=f"{model.rate_per_s:,.0f} tuples/s arriving, {model.capacity_per_s:,.0f}/s possible"

@@ -5,22 +5,25 @@ Each stream is redone in its own order by one thread, which waits at a record un
 streams have reached its vector.
 """
 
-from functools import partial
+from dataclasses import replace
+from time import perf_counter as now
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from everstream.transactions.compiled import kernel
-from everstream.transactions.execution import control_block, guard, totals_block
+from everstream.transactions.compiled import cycles, kernel, load, store
+from everstream.transactions.execution import Breakdown, Counters
+from everstream.transactions.kernels.drivers import STOP, account, spin_on
 from everstream.transactions.log import Block, Columns, joined
-from everstream.transactions.recovery.commands import now, pack, unpack
-from everstream.transactions.recovery.scheme import (
+from everstream.transactions.recovery import (
     BatchRun,
     Inputs,
     RecoveryScheme,
     TransactionRecovery,
 )
+from everstream_lab.recovery.commands import pack, unpack
+from everstream_lab.recovery.steps import REDOING, redo
 
 
 @kernel
@@ -84,8 +87,68 @@ def sequence_vectors(
     return vectors
 
 
+def redo_streams(
+    thread: int,
+    threads: int,
+    stream_start: Any,
+    vectors: Any,
+    done: Any,
+    control: Any,
+    data: Any,
+    totals: Any,
+) -> None:
+    """Redo log streams in their own order, each record once the streams it names are far enough.
+
+    Records of stream s lie at stream_start[s] to stream_start[s + 1], and `vectors[i, q]`
+    is how many records of stream q must be done before record i.
+    """
+    streams = len(stream_start) - 1
+    execute = 0
+    explore = 0
+    wait = 0
+    left = 0
+    for stream in range(thread, streams, threads):
+        left += stream_start[stream + 1] - stream_start[stream]
+    mark = cycles()
+    tries = 0
+    while left > 0:
+        moved = False
+        for stream in range(thread, streams, threads):
+            finished = load(done, stream * 8)
+            i = stream_start[stream] + finished
+            if i >= stream_start[stream + 1]:
+                continue
+            ready = True
+            for other in range(streams):
+                if other != stream and load(done, other * 8) < vectors[i, other]:
+                    ready = False
+                    break
+            now = cycles()
+            if ready:
+                explore += now - mark
+                mark = now
+                redo(i, data)
+                now = cycles()
+                execute += now - mark
+                mark = now
+                store(done, stream * 8, finished + 1)
+                left -= 1
+                moved = True
+                tries = 0
+        if not moved:
+            if load(control, STOP) != 0:
+                return
+            tries = spin_on(tries)
+            now = cycles()
+            wait += now - mark
+            mark = now
+    account(totals, thread, execute, 0, explore, wait)
+
+
 class LsnVector(RecoveryScheme):
     name = "lsn-vector"
+    kernel_parts = replace(REDOING, walks=(redo_streams,))
+    stream_per_thread = True
 
     def blocks(self) -> list[Columns]:
         runs = self.take_runs()
@@ -111,40 +174,30 @@ class LsnVector(RecoveryScheme):
     def replay(
         self, commits: list[list[Block]], inputs: Inputs | None, report: TransactionRecovery
     ) -> None:
-        engine, breakdown = self.engine, report.breakdown
         for blocks in commits:
-            began = now()
-            self.restore_keys(blocks[0])
-            parts = [unpack(engine.layout, block.columns) for block in blocks]
-            run = _joined_runs(parts)
-            breakdown.reload_s += now() - began
-            began = now()
-            vectors = np.concatenate([block.columns["vectors"] for block in blocks])
-            sizes = [len(part.types) for part in parts]
-            stream_start = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-            done = np.zeros(8 * len(blocks), np.int64)
-            breakdown.construct_s += now() - began
-            control, totals = control_block(), totals_block(engine.parallelism)
-            data = engine.data_of(run, False)
-            work = partial(_redo, engine, stream_start, vectors, done, control, data, totals)
-            began = now()
-            guard(partial(engine.threads.together, control, work))
-            breakdown.add(totals, now() - began)
+            self._redo(blocks, report.breakdown)
 
+    def _redo(self, blocks: list[Block], breakdown: Breakdown) -> None:
+        engine = self.engine
+        began = now()
+        self.restore_keys(blocks[0])
+        parts = [unpack(engine.layout, block.columns) for block in blocks]
+        run = _joined_runs(parts)
+        breakdown.reload_s += now() - began
+        began = now()
+        vectors = np.concatenate([block.columns["vectors"] for block in blocks])
+        sizes = [len(part.types) for part in parts]
+        stream_start = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        done = np.zeros(8 * len(blocks), np.int64)
+        breakdown.construct_s += now() - began
+        data = engine.data_of(run, outcomes=False)
 
-def _redo(
-    engine: Any,
-    starts: Any,
-    vectors: Any,
-    done: Any,
-    control: Any,
-    data: Any,
-    totals: Any,
-    thread: int,
-) -> None:
-    engine.kernels.redo_streams(
-        thread, engine.parallelism, starts, vectors, done, control, data, totals
-    )
+        def work(thread: int, control: Counters, totals: Counters) -> None:
+            streams = (stream_start, vectors, done)
+            engine.kernels.redo_streams(thread, engine.parallelism, *streams, control, data, totals)
+
+        began = now()
+        breakdown.add(engine.threads.together(work), now() - began)
 
 
 def _stream_of(run: BatchRun, streams: int) -> npt.NDArray[np.uint8]:

@@ -1,14 +1,16 @@
 """The compiled kernel against closed forms, against SimPy, and against itself."""
 
 import dataclasses
+import doctest
 import math
+from types import ModuleType
 
 import pytest
 
-from everstream.planning import model as m
-from everstream.planning.queueing import estimate, replicate, simulate
-from everstream_lab.queueing import reference
-from tests.planning import closed_forms
+from everstream_lab.queueing import model as m
+from everstream_lab.queueing import reference, simulation
+from everstream_lab.queueing.simulation import estimate, replicate, simulate
+from tests.lab.queueing import closed_forms
 
 
 def one_queue(service: m.Distribution, cpus: int, gap_s: float, tuples: int = 600_000) -> m.Model:
@@ -150,12 +152,10 @@ def test_the_same_seed_gives_the_same_result_and_another_seed_another() -> None:
 def test_progress_and_growing_buffers_do_not_change_the_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from everstream.planning import queueing
-
     model = small_line(behaviour="backlog", failures=m.Failures(("a",), m.exponential(5.0), 0.5))
     whole = simulate(model, 1)
     seen: list[int] = []
-    monkeypatch.setattr(queueing, "_EVENTS_PER_CALL", 1000)
+    monkeypatch.setattr(simulation, "_EVENTS_PER_CALL", 1000)
     assert simulate(model, 1, seen.append) == whole
     assert seen == sorted(seen) and seen[-1] == model.window_tuples and len(seen) > 10
 
@@ -238,9 +238,7 @@ def test_operators_with_a_shared_clock_fail_at_the_same_moment(behaviour: m.Beha
 def test_a_system_that_never_gets_on_is_given_up_with_advice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from everstream.planning import queueing
-
-    monkeypatch.setattr(queueing, "_EVENTS_PER_CALL", 20_000)
+    monkeypatch.setattr(simulation, "_EVENTS_PER_CALL", 20_000)
     # No checkpoint is ever stable before the next failure, so every replay starts at the start.
     hopeless = small_line(
         behaviour="backlog",
@@ -249,3 +247,9 @@ def test_a_system_that_never_gets_on_is_given_up_with_advice(
     )
     with pytest.raises(m.ModelError, match="failures come faster"):
         simulate(hopeless, 1)
+
+
+@pytest.mark.parametrize("module", [m, simulation])
+def test_examples_give_what_they_say(module: ModuleType) -> None:
+    failed, tried = doctest.testmod(module)
+    assert tried and not failed

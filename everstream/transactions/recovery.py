@@ -1,4 +1,4 @@
-"""The interface of every recovery scheme, and what they share.
+"""Recovery schemes: how transactional state survives a crash.
 
 A scheme records what each batch did, makes it durable at commits, and after a crash restores the
 tables to the state of its last commit. The engine does not depend on what is in the log. Commits
@@ -12,15 +12,18 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from importlib.metadata import entry_points
+from types import NoneType
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from everstream.transactions.errors import LogError
+from everstream.transactions.errors import DefinitionError, LogError
 from everstream.transactions.execution import Breakdown
 from everstream.transactions.graph import PrecedenceGraph
+from everstream.transactions.kernels.codegen import KernelParts
 from everstream.transactions.log import Block, Columns, TransactionLog
 
 # Commits that queue up while the disk is busy share one sync, so a stream that is faster than its disk
@@ -129,8 +132,20 @@ class RecoveryScheme(ABC):
     needs_log = True
     snapshots = True
     commits = True
+    stream_per_thread = False
+    """Whether a commit writes a separate stream of blocks for each thread."""
+    replays_events = False
+    """Whether `replay` needs the events again."""
+    options_type: type = NoneType
+    """The type of `recovery_options`, if it takes any."""
+    kernel_parts = KernelParts()
+    """What only `replay` of this scheme needs; `engine.kernels` has its walks compiled."""
 
-    def __init__(self, engine: "TransactionEngine", log: TransactionLog | None) -> None:
+    def __init__(
+        self, engine: "TransactionEngine", log: TransactionLog | None, options: Any = None
+    ) -> None:
+        if options is not None and not isinstance(options, self.options_type):
+            raise DefinitionError(f"recovery {self.name!r} takes no {type(options).__name__}")
         self.engine = engine
         self.log = log
         self._writer = LogWriter(self._sync, engine.epoch)
@@ -337,3 +352,68 @@ class NoRecovery(SnapshotsOnly):
 
 class CheckpointOnly(SnapshotsOnly):
     name = "checkpoint"
+
+
+class DeltaLog(RecoveryScheme):
+    """Each commit logs the after-images of the keys that the epoch changed, as columns.
+
+    Recovery loads and scatters; no transaction of a committed epoch runs again. The log grows with the
+    keys an epoch changes, not with its transactions, so hot keys make it cheaper, while they make
+    every other scheme more expensive. Epochs of little work share a commit.
+    """
+
+    name = "delta"
+
+    def record(self, batch: BatchRun) -> None:
+        """The tables themselves know which keys were written."""
+
+    def commit_due(self, epoch: int) -> bool:
+        return not self.little_to_lose(epoch)
+
+    def forget(self) -> None:
+        for state in self.engine.states:
+            state.take_changed()
+
+    def blocks(self) -> list[Columns]:
+        columns = self.new_keys()
+        for number, state in enumerate(self.engine.states):
+            slots = state.take_changed()
+            columns[f"slots{number}"] = slots
+            for position, column in enumerate(state.columns):
+                columns[f"values{number}.{position}"] = column[slots]
+        return [columns]
+
+    def replay(
+        self, commits: list[list[Block]], inputs: Inputs | None, report: TransactionRecovery
+    ) -> None:
+        began = time.perf_counter()
+        for (block,) in commits:
+            self.restore_keys(block)
+            for number, state in enumerate(self.engine.states):
+                values = [
+                    block.columns[f"values{number}.{position}"]
+                    for position in range(len(state.columns))
+                ]
+                state.scatter(block.columns[f"slots{number}"], values)
+        report.breakdown.execute_s += time.perf_counter() - began
+
+
+SCHEMES: dict[str, type[RecoveryScheme]] = {
+    scheme.name: scheme for scheme in (NoRecovery, CheckpointOnly, DeltaLog)
+}
+DEFAULT = "delta"
+PAPERS = ("wal", "dependency", "lsn-vector", "fast")
+"""Schemes to compare with, of the distribution `everstream-lab`."""
+
+
+def scheme_of(name: str) -> type[RecoveryScheme]:
+    """The scheme of this name; other distributions add theirs as entry points of one group."""
+    if name in SCHEMES:
+        return SCHEMES[name]
+    added = entry_points(group="everstream.recovery_schemes")
+    if name in added.names:
+        return cast(type[RecoveryScheme], added[name].load())
+    raise DefinitionError(
+        f"recovery must be one of {', '.join([*SCHEMES, *sorted(added.names)])}, not {name!r}"
+        + ("; `pip install everstream-lab` adds it" if name in PAPERS else "")
+    )

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 
-from everstream.extras import extra
-from everstream.planning.kernel_control import (
+import numba as nb
+
+from everstream_lab.queueing.kernel_control import (
     close_pauses,
     control,
     draw,
@@ -19,7 +20,7 @@ from everstream.planning.kernel_control import (
     end_pause,
     next_control,
 )
-from everstream.planning.kernel_state import (
+from everstream_lab.queueing.kernel_state import (
     ABOVE_TARGET,
     ARRIVED,
     BASE,
@@ -48,9 +49,6 @@ from everstream.planning.kernel_state import (
     UP,
     WRITTEN,
 )
-
-with extra("planning"):
-    import numba as nb
 
 
 @nb.njit(cache=True)

@@ -1,4 +1,4 @@
-"""`everstream model run` and `everstream advise`: answers before anything runs."""
+"""`everstream model run`: answers before anything runs."""
 
 import json
 from pathlib import Path
@@ -41,16 +41,3 @@ def test_model_run_takes_a_graph(tmp_path: Path) -> None:
     path.write_text(json.dumps({**graph, "sources": [{"to": "nowhere", "gap": "constant:1ms"}]}))
     outcome = CliRunner().invoke(app, arguments)
     assert outcome.exit_code == 2 and "nowhere" in outcome.output
-
-
-def test_advise_prints_the_answer_and_refuses_nonsense_kindly(tmp_path: Path) -> None:
-    arguments = ["advise", "--state-size", "2GB", "--rate", "50k/s", "--capacity", "150k/s"]
-    outcome = CliRunner().invoke(
-        app,
-        [*arguments, "--figure", str(tmp_path / "f.png"), "--json", str(tmp_path / "a.json")],
-    )
-    assert outcome.exit_code == 0, outcome.output
-    assert outcome.output.startswith("Checkpoint every")
-    assert json.loads((tmp_path / "a.json").read_text())["protocol"] == "aligned"
-    wrong = CliRunner().invoke(app, [*arguments, "--mtbf", "soon"])
-    assert wrong.exit_code == 2 and "soon" in wrong.output

@@ -15,7 +15,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from everstream.planning.model import ModelError, OperatorModel, SourceModel, parse_distribution
+from everstream_lab.queueing.model import ModelError, OperatorModel, SourceModel, parse_distribution
 
 
 def read_graph(path: Path) -> tuple[tuple[OperatorModel, ...], tuple[SourceModel, ...]]:

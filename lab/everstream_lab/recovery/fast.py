@@ -9,30 +9,49 @@ heaviest first (task assignment). Selective logging keeps only values that cross
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter as now
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from everstream.transactions.chains import chains_of, deal, heaviest_first
+from everstream.transactions.compiled import cycles
+from everstream.transactions.engine import TransactionEngine
 from everstream.transactions.errors import LogError
-from everstream.transactions.execution import PARALLEL_FROM_S, control_block, guard, totals_block
-from everstream.transactions.log import Block, Columns, joined
-from everstream.transactions.recovery.commands import now
-from everstream.transactions.recovery.partitions import Partitioning, crossing, partition_members
-from everstream.transactions.recovery.scheme import (
+from everstream.transactions.execution import PARALLEL_FROM_S, Counters, guard, totals_block
+from everstream.transactions.kernels.codegen import KernelParts
+from everstream.transactions.kernels.drivers import EXECUTE, account
+from everstream.transactions.log import Block, Columns, TransactionLog, joined
+from everstream.transactions.recovery import (
     BatchRun,
     Inputs,
     RecoveryScheme,
     TransactionRecovery,
+)
+from everstream_lab.recovery.chains import (
+    Dependencies,
+    chains_of,
+    deal,
+    dependencies_of,
+    heaviest_first,
+)
+from everstream_lab.recovery.partitions import Partitioning, crossing, partition_members
+from everstream_lab.recovery.steps import (
+    needed_in,
+    project,
+    redo_in_order,
+    walk,
+    write_project,
+    write_redo,
+    write_walk,
 )
 
 _LOST_WORK_S = 0.02
 """How much work a crash may lose before a commit is due."""
 
 
-def epochs_per_commit(engine: Any, events: int) -> int:
+def epochs_per_commit(engine: TransactionEngine, shape: "Dependencies | None", events: int) -> int:
     """How many epochs of `events` events to run between commits, from measurements of the last batch.
 
     Few dependencies: commit rarely, since recovery gains little from small groups.
@@ -41,8 +60,8 @@ def epochs_per_commit(engine: Any, events: int) -> int:
     Never so rarely that a crash loses more work than a commit is worth. Transactions too
     cheap for chains are redone in order, and then only that last rule counts.
     """
-    skewed = engine.hottest_share > 0.05
-    entangled = engine.dependencies_per_transaction > 0.5
+    skewed = shape is not None and shape.hottest_share > 0.05
+    entangled = shape is not None and shape.temporal_per_transaction > 0.5
     wanted = 4 if not entangled else (2 if skewed else 1)
     epoch_s = events * engine.transaction_cost_s / engine.parallelism
     return max(1, min(wanted, int(_LOST_WORK_S / max(epoch_s, 1e-9))))
@@ -71,12 +90,66 @@ class FastOptions:
     adaptive_replay: bool = True
 
 
+def redo_chains(
+    thread: int,
+    chains: Any,
+    chain_start: Any,
+    operations: Any,
+    width: int,
+    committed: Any,
+    data: Any,
+    totals: Any,
+) -> None:
+    """Run whole chains, one after the other; chains share nothing, so no thread waits."""
+    aborted = 0
+    began = cycles()
+    for place in range(len(chains)):
+        chain = chains[place]
+        for at in range(chain_start[chain], chain_start[chain + 1]):
+            i = operations[at] // width
+            if committed[i] != 0:
+                project(i, operations[at] % width, data, True)
+            else:
+                before = cycles()
+                project(i, operations[at] % width, data, False)
+                aborted += cycles() - before
+    account(totals, thread, cycles() - began - aborted, aborted, 0, 0)
+
+
+def redo_partitions(
+    thread: int,
+    own: Any,
+    part_start: Any,
+    members: Any,
+    data: Any,
+    parts: Any,
+    totals: Any,
+) -> None:
+    """Run partitions in timestamp order; what crosses partitions comes from the log."""
+    began = cycles()
+    for place in range(len(own)):
+        part = own[place]
+        for at in range(part_start[part], part_start[part + 1]):
+            walk(members[at], part, data, parts)
+    totals[thread, EXECUTE] += cycles() - began
+
+
 class FastRecovery(RecoveryScheme):
     name = "fast"
+    replays_events = True
+    options_type = FastOptions
+    kernel_parts = KernelParts(
+        (write_redo, write_project, write_walk),
+        (redo_in_order, redo_chains, redo_partitions),
+    )
 
-    def __init__(self, *args: object, options: FastOptions | None = None) -> None:
-        super().__init__(*args)  # type: ignore[arg-type]
-        self.options = options or FastOptions()
+    def __init__(
+        self, engine: TransactionEngine, log: TransactionLog | None, options: Any = None
+    ) -> None:
+        super().__init__(engine, log, options)
+        self.options: FastOptions = options or FastOptions()
+        self._needed = needed_in(engine.layout)
+        self.shape: Dependencies | None = None
         self._partitioning: Partitioning | None = None
         self._partitioning_logged = False
         self.commit_every = 1
@@ -87,6 +160,8 @@ class FastRecovery(RecoveryScheme):
 
     def record(self, batch: BatchRun) -> None:
         """Keep only the views, unless partitions must still be found from the keys."""
+        if batch.graph is not None:
+            self.shape = dependencies_of(self.engine, batch)
         if self.options.selective:
             super().record(batch)
             return
@@ -100,7 +175,7 @@ class FastRecovery(RecoveryScheme):
     def commit_due(self, epoch: int) -> bool:
         if self.engine.transaction_cost_s < PARALLEL_FROM_S:
             return not self.little_to_lose(epoch)
-        self.commit_every = epochs_per_commit(self.engine, self._epoch_events(epoch))
+        self.commit_every = epochs_per_commit(self.engine, self.shape, self._epoch_events(epoch))
         return epoch - self._first_epoch + 1 >= self.commit_every
 
     def _epoch_events(self, epoch: int) -> int:
@@ -151,11 +226,10 @@ class FastRecovery(RecoveryScheme):
 
     def _view_rows(self, run: BatchRun) -> list[Rows | None]:
         """Per column of values read, the rows whose value another key's chain will need."""
-        layout = self.engine.layout
         kept = run.committed != 0
         rows: dict[object, Rows] = {}
         views: list[Rows | None] = []
-        for users in layout.needed:
+        for users in self._needed:
             label: object = users
             if self._partitioning is None:
                 label = tuple(number for number, _ in users)
@@ -290,24 +364,14 @@ class FastRecovery(RecoveryScheme):
             chains = deal(chain_start, chains, shares, by_weight)[share]
         assigned = deal(chain_start, chains, engine.parallelism, by_weight)
         breakdown.construct_s += now() - began
-        control, totals = control_block(), totals_block(engine.parallelism)
+        chains_at = (chain_start, operations, layout.width, run.committed)
         data = engine.data_of(run, outcomes=True)
 
-        def work(thread: int) -> None:
-            engine.kernels.redo_chains(
-                thread,
-                assigned[thread],
-                chain_start,
-                operations,
-                layout.width,
-                run.committed,
-                data,
-                totals,
-            )
+        def work(thread: int, _control: Counters, totals: Counters) -> None:
+            engine.kernels.redo_chains(thread, assigned[thread], *chains_at, data, totals)
 
         began = now()
-        guard(lambda: engine.threads.together(control, work))
-        breakdown.add(totals, now() - began)
+        breakdown.add(engine.threads.together(work), now() - began)
         return np.asarray(chains, np.int64)
 
     def _restored_reads(
@@ -328,7 +392,7 @@ class FastRecovery(RecoveryScheme):
         totals = totals_block(1)
         began = now()
         if self.options.restructure:
-            guard(lambda: engine.kernels.redo_in_order(run.committed, data, totals))
+            guard(engine.kernels.redo_in_order, run.committed, data, totals)
             report.breakdown.add(totals, now() - began)
         else:
             engine.execute(run, report.breakdown)
@@ -342,18 +406,16 @@ class FastRecovery(RecoveryScheme):
         worker_of, _ = heaviest_first(weights, engine.parallelism)
         own = [np.flatnonzero(worker_of == thread) for thread in range(engine.parallelism)]
         report.breakdown.construct_s += now() - began
-        control, totals = control_block(), totals_block(engine.parallelism)
         data = engine.data_of(run, outcomes=True)
         parts = tuple(self._partitioning.parts)
 
-        def work(thread: int) -> None:
+        def work(thread: int, _control: Counters, totals: Counters) -> None:
             engine.kernels.redo_partitions(
                 thread, own[thread], part_start, members, data, parts, totals
             )
 
         began = now()
-        guard(lambda: engine.threads.together(control, work))
-        report.breakdown.add(totals, now() - began)
+        report.breakdown.add(engine.threads.together(work), now() - began)
 
 
 def _verdicts(block: Block) -> npt.NDArray[np.uint8]:

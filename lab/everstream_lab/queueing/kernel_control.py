@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 
-from everstream.extras import extra
-from everstream.planning.kernel_state import (
+import numba as nb
+
+from everstream_lab.queueing.kernel_state import (
     BASE,
     CHECKPOINT_AT,
     CHECKPOINTS,
@@ -35,9 +36,6 @@ from everstream.planning.kernel_state import (
     UP,
     WRITTEN,
 )
-
-with extra("planning"):
-    import numba as nb
 
 
 @nb.njit(cache=True)

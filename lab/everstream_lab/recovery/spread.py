@@ -11,7 +11,7 @@ from typing import Any
 from everstream.transactions.engine import TransactionEngine
 from everstream.transactions.errors import LogError
 from everstream.transactions.recovery import Inputs, TransactionRecovery
-from everstream.transactions.recovery.fast import AfterImages, FastRecovery
+from everstream_lab.recovery.fast import AfterImages, FastRecovery
 
 OpenEngine = Callable[[], TransactionEngine]
 OpenInputs = Callable[[], Inputs]

@@ -1,6 +1,6 @@
 """Simulates a `Model`: arrays in, the compiled kernel, a `Result` out.
 
-    >>> from everstream.planning import model as m
+    >>> from everstream_lab.queueing import model as m
     >>> line = m.line(("clean", "count"), m.normal(80e-6, 10e-6))
     >>> system = m.Model(line, (m.SourceModel("clean", m.exponential(1e-3)),), window_tuples=10_000)
     >>> simulate(system, seed=1).delivered
@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from everstream.planning import kernel, kernel_control
-from everstream.planning import kernel_state as slots
-from everstream.planning.model import Distribution, InputPause, Model, ModelError, Result
+from everstream_lab.queueing import kernel, kernel_control
+from everstream_lab.queueing import kernel_state as slots
+from everstream_lab.queueing.model import Distribution, InputPause, Model, ModelError, Result
 
 Progress = Callable[[int], None]
 """Called now and then with the number of tuples delivered so far."""

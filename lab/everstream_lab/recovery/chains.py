@@ -1,14 +1,17 @@
-"""Chains: the written operations of each key in order, and how workers share them.
+"""Chains: the written operations of each key in order, how workers share them, how entangled they are.
 
 Recovery that has the recorded reads needs no graph: chains of different keys are independent.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from everstream.transactions.compiled import kernel
+from everstream.transactions.engine import TransactionEngine
+from everstream.transactions.recovery import BatchRun
 
 Cells = npt.NDArray[np.int64]
 
@@ -115,3 +118,63 @@ def _to_least_loaded(weights: Any, order: Any, workers: int) -> Any:
         worker_of[task] = best
         load[best] += weights[task]
     return worker_of, load
+
+
+@dataclass(frozen=True)
+class Dependencies:
+    """How entangled a batch is: counts of the three kinds, and the share of its hottest key."""
+
+    operations: int
+    temporal: int
+    logical: int
+    parametric: int
+    hottest_share: float
+    temporal_per_transaction: float
+
+
+@kernel
+def count_dependencies(
+    types: Any, slots: Any, table_of: Any, is_write: Any, tables: int, counts: Any
+) -> Any:
+    """Operations, logical and parametric pairs; and the hottest cell's count. Clears `counts`."""
+    rows = len(types)
+    width = slots.shape[0]
+    operations = 0
+    logical = 0
+    parametric = 0
+    hottest = 0
+    for i in range(rows):
+        kind = types[i]
+        keys = 0
+        writes = 0
+        for p in range(width):
+            if table_of[kind, p] < 0:
+                break
+            keys += 1
+            writes += is_write[kind, p]
+            cell = slots[p, i] * tables + table_of[kind, p]
+            counts[cell] += 1
+            hottest = max(hottest, counts[cell])
+        operations += keys
+        logical += keys - 1
+        parametric += writes * (keys - 1)
+    for i in range(rows):
+        kind = types[i]
+        for p in range(width):
+            if table_of[kind, p] < 0:
+                break
+            counts[slots[p, i] * tables + table_of[kind, p]] = 0
+    return operations, logical, parametric, hottest
+
+
+def dependencies_of(engine: TransactionEngine, run: BatchRun) -> Dependencies:
+    """The dependency counts of a batch whose graph is known."""
+    assert run.graph is not None
+    layout = engine.layout
+    counts = np.zeros((engine.largest_slot + 1) * len(layout.tables), np.int32)
+    operations, logical, parametric, hottest = count_dependencies(
+        run.types, run.slots, layout.table_of, layout.is_write, len(layout.tables), counts
+    )
+    rows = max(1, len(run.types))
+    temporal = len(run.graph.successors)
+    return Dependencies(operations, temporal, logical, parametric, hottest / rows, temporal / rows)

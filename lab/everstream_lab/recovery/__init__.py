@@ -1,0 +1,1 @@
+"""Recovery schemes of the papers, which `recovery=` finds by name through entry points"""
