@@ -29,6 +29,11 @@ model_app = typer.Typer(
 )
 
 
+def register(app: typer.Typer) -> None:
+    """Add the group to the `everstream` app."""
+    app.add_typer(model_app, name="model")
+
+
 def progress_bar(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.description}"),

@@ -1,20 +1,25 @@
 """Planning: simulate, predict, advise.
 
-Light to import: the compiled simulation is loaded only by who asks for
+Light to import: its names are loaded on first use, and the compiled simulation only with
 `everstream.planning.queueing`.
 """
 
-from everstream.planning.adviser import Advice, advise
-from everstream.planning.auto import (
-    AutoInterval,
-    AutoSettings,
-    CheckpointSeen,
-    Decision,
-    FailureSeen,
-    RateSeen,
-)
-from everstream.planning.gathering import AdviceError
-from everstream.planning.measured import Measured, RunResultError, parse_run, read_run
+from typing import TYPE_CHECKING
+
+from everstream.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from everstream.planning.adviser import Advice, advise
+    from everstream.planning.auto import (
+        AutoInterval,
+        AutoSettings,
+        CheckpointSeen,
+        Decision,
+        FailureSeen,
+        RateSeen,
+    )
+    from everstream.planning.gathering import AdviceError
+    from everstream.planning.measured import Measured, RunResultError, parse_run, read_run
 
 __all__ = [
     "Advice",
@@ -31,3 +36,14 @@ __all__ = [
     "parse_run",
     "read_run",
 ]
+
+_HOMES = {
+    "everstream.planning.adviser": "Advice advise",
+    "everstream.planning.auto": "AutoInterval AutoSettings CheckpointSeen Decision FailureSeen RateSeen",
+    "everstream.planning.gathering": "AdviceError",
+    "everstream.planning.measured": "Measured RunResultError parse_run read_run",
+}
+"""Module -> what comes from it. The imports above say the same to type checkers."""
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(globals(), _HOMES)

@@ -18,13 +18,16 @@ from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import cloudpickle
 
-from everstream.annotations import AnnotatedFunction, AnnotationError
+from everstream.annotations.problems import AnnotationError
 from everstream.errors import UserError
 from everstream.pipeline.stream import Pipeline
+
+if TYPE_CHECKING:
+    from everstream.annotations.function import AnnotatedFunction
 
 
 class Uncached(SourceFileLoader):
@@ -45,7 +48,7 @@ def load_pipeline(target: str, arguments: Sequence[str] = ()) -> Pipeline:
     `arguments`, as in limit=500, are those of an annotated function.
     """
     pipeline = _choose(*load_module(target))
-    if isinstance(pipeline, AnnotatedFunction):
+    if not isinstance(pipeline, Pipeline):
         return called(pipeline, arguments)
     if arguments:
         raise UserError(
@@ -66,12 +69,12 @@ def load_module(target: str) -> tuple[ModuleType, str, str | None]:
     return module, place, name
 
 
-def called(function: AnnotatedFunction[..., Any], arguments: Sequence[str]) -> Pipeline:
+def called(function: "AnnotatedFunction[..., Any]", arguments: Sequence[str]) -> Pipeline:
     """The pipeline of an annotated function with these arguments."""
     return function.pipeline(**parsed(function, arguments))
 
 
-def parsed(function: AnnotatedFunction[..., Any], arguments: Sequence[str]) -> dict[str, Any]:
+def parsed(function: "AnnotatedFunction[..., Any]", arguments: Sequence[str]) -> dict[str, Any]:
     """limit=500 as {"limit": 500}; a value that is not a Python literal is text."""
     name, known = function.program.name, inspect.signature(function.function).parameters
     example = f"-- {next(iter(known), 'limit')}=500"
@@ -92,6 +95,12 @@ def parsed(function: AnnotatedFunction[..., Any], arguments: Sequence[str]) -> d
         missing = " ".join(f"{key}=..." for key in needed)
         raise UserError(f"'{name}' needs arguments: say -- {missing} at the end.")
     return values
+
+
+def _is_annotated(value: object) -> "TypeGuard[AnnotatedFunction[..., Any]]":
+    """A program that has such a function has loaded the module that makes them."""
+    module = sys.modules.get("everstream.annotations.function")
+    return module is not None and isinstance(value, module.AnnotatedFunction)
 
 
 def _split(target: str) -> tuple[str, str | None]:
@@ -168,15 +177,15 @@ def _line_of(error: BaseException, where: str) -> str:
 
 def _choose(
     module: ModuleType, place: str, name: str | None
-) -> Pipeline | AnnotatedFunction[..., Any]:
+) -> "Pipeline | AnnotatedFunction[..., Any]":
     defined: dict[str, Pipeline | AnnotatedFunction[..., Any]] = {
         key: value
         for key, value in vars(module).items()
-        if isinstance(value, Pipeline | AnnotatedFunction)
+        if isinstance(value, Pipeline) or _is_annotated(value)
     }
     if name is not None:
         named = getattr(module, name, None)  # a module may create it on access
-        if isinstance(named, Pipeline | AnnotatedFunction):
+        if isinstance(named, Pipeline) or _is_annotated(named):
             return named
         if hasattr(module, name):
             kind = type(named).__name__

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Concatenate, ParamSpec
 import typer
 from typer.models import OptionInfo
 
-from everstream.core.registry import PROTOCOLS
 from everstream.engine.settings.configuration import Configured, configuration, parsed
+from everstream.pipeline.checkpointing import PROTOCOL_WORDS
 from everstream.pipeline.options import PANELS, SETTINGS, Setting
 
 P = ParamSpec("P")
@@ -26,7 +26,7 @@ def flag(name: str, help: str = "", default: str = "") -> Any:
     if text.switch and not setting.for_one_run:
         word = f"{word}/--no-{word.removeprefix('--')}"
     metavar = text.metavar or "|".join(text.choices)
-    choices = text.choices or (tuple(PROTOCOLS) if name == "checkpoint" else ())
+    choices = text.choices or (tuple(PROTOCOL_WORDS) if name == "checkpoint" else ())
     return typer.Option(
         word,
         metavar=(f"[{metavar}]" if text.optional else metavar) or None,
@@ -51,7 +51,7 @@ def store_key_flag() -> Any:
 
 def _brief(setting: Setting) -> str:
     if setting.name == "checkpoint":
-        return f"Checkpoint protocol: {', '.join(PROTOCOLS)}."
+        return f"Checkpoint protocol: {', '.join(PROTOCOL_WORDS)}."
     return setting.brief
 
 

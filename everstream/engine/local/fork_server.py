@@ -15,6 +15,8 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -28,12 +30,14 @@ from everstream.engine.local.messages import (
     Fork,
     FromServer,
     KillTask,
+    Preload,
     RunBegins,
     RunEnds,
     ToServer,
 )
 
-PRELOADED = ("everstream", "everstream.engine.continuous.worker.worker")
+PRELOADED = ("everstream.engine.continuous.worker.worker", "numpy.random")
+"""What every worker needs."""
 LAST_WORDS_BYTES = 16_384
 
 
@@ -98,6 +102,9 @@ class ForkServer:
 
     def _obey(self, message: ToServer) -> None:
         match message:
+            case Preload(modules=modules):
+                preload(modules)
+                gc.freeze()
             case RunBegins():
                 _, output, _, _ = socket.recv_fds(self.channel, 1, 2)
                 self.runs[message.run] = _Run(message, output)
@@ -174,10 +181,15 @@ def _work(run: _Run, fork: Fork) -> None:
     pickle.loads(begins.pickled_task).work(fork.number, fork.attempt, fork.task)
 
 
+def preload(modules: Iterable[str] = PRELOADED) -> None:
+    for module in modules:
+        with suppress(ImportError):  # a worker that needs it reports it
+            import_module(module)
+
+
 def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
-    for module in PRELOADED:
-        import_module(module)
+    preload()
     ForkServer(channel).serve()
 
 

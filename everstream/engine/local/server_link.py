@@ -13,11 +13,22 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from everstream.engine.local.fork_server import ForkServer
-from everstream.engine.local.messages import Ended, FromServer, RunBegins, RunEnds, ToServer
+from everstream.engine.local.fork_server import ForkServer, preload
+from everstream.engine.local.messages import (
+    Ended,
+    FromServer,
+    Preload,
+    RunBegins,
+    RunEnds,
+    ToServer,
+)
 from everstream.errors import EnvironmentFault
 
 MODULE = "everstream.engine.local.fork_server"
+USED_BY_WORKERS = tuple(
+    f"everstream.{package}."
+    for package in ("annotations", "connectors", "core", "pipeline", "runtime", "state")
+)
 
 
 class ServerLink:
@@ -31,8 +42,16 @@ class ServerLink:
         self._connection: Connection[ToServer, FromServer] = Connection(os.dup(channel.fileno()))
         self._sending = threading.Lock()
         self._listeners: dict[str, Callable[[Ended | None], None]] = {}
+        self._preloaded: set[str] = set()
         self.is_alive = True
         threading.Thread(target=self._listen, name="everstream-forks", daemon=True).start()
+
+    def preload(self) -> None:
+        """Have the server import what this process has imported and workers may use."""
+        modules = tuple(name for name in list(sys.modules) if name.startswith(USED_BY_WORKERS))
+        if new := tuple(name for name in modules if name not in self._preloaded):
+            self._preloaded.update(new)
+            self.send(Preload(new))
 
     def begin(self, run: RunBegins, listener: Callable[[Ended | None], None]) -> None:
         """The listener gets the end of each worker of this run; None: the server is gone."""
@@ -80,6 +99,7 @@ def fork_from_here(close: Iterable[int] = ()) -> None:
     Only for a process that has imported modules and used none of them: it must have no threads.
     """
     global _link
+    preload()
     ours, servers = socket.socketpair()
     pid = os.fork()
     if pid == 0:
