@@ -2,7 +2,9 @@
 
 A worker that replaces a killed one starts with everything loaded: it takes the time of a fork. This
 process only imports the modules and does not use them, because thread pools and ZeroMQ contexts do
-not survive a fork; that is also why workers are not forked from the user's own process.
+not survive a fork; that is also why workers are not forked from the user's own process. The compiler
+is an exception: Numba takes half a second until its first function runs, in every new process, and
+what it sets up in that time survives a fork.
 
 It ends, with all its workers, when the process that started it has ended.
 """
@@ -38,6 +40,7 @@ from everstream.engine.local.messages import (
 
 PRELOADED = ("everstream.engine.continuous.worker.worker", "numpy.random")
 """What every worker needs."""
+COMPILER = "numba"
 LAST_WORDS_BYTES = 16_384
 
 
@@ -104,6 +107,7 @@ class ForkServer:
         match message:
             case Preload(modules=modules):
                 preload(modules)
+                gc.collect()
                 gc.freeze()
             case RunBegins():
                 _, output, _, _ = socket.recv_fds(self.channel, 1, 2)
@@ -185,6 +189,19 @@ def preload(modules: Iterable[str] = PRELOADED) -> None:
     for module in modules:
         with suppress(ImportError):  # a worker that needs it reports it
             import_module(module)
+            if module == COMPILER:
+                _set_up_compiler()
+
+
+def _set_up_compiler() -> None:
+    """Compile something, so that no worker is the first to do it."""
+    from numba import njit
+
+    njit("int64(int64)")(_same)
+
+
+def _same(number: int) -> int:
+    return number
 
 
 def main() -> None:

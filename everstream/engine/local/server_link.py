@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from everstream.engine.local.fork_server import ForkServer, preload
+from everstream.engine.local.fork_server import COMPILER, ForkServer, preload
 from everstream.engine.local.messages import (
     Ended,
     FromServer,
@@ -27,7 +27,15 @@ from everstream.errors import EnvironmentFault
 MODULE = "everstream.engine.local.fork_server"
 USED_BY_WORKERS = tuple(
     f"everstream.{package}."
-    for package in ("annotations", "connectors", "core", "pipeline", "runtime", "state")
+    for package in (
+        "annotations",
+        "connectors",
+        "core",
+        "pipeline",
+        "runtime",
+        "state",
+        "transactions",
+    )
 )
 
 
@@ -48,14 +56,17 @@ class ServerLink:
 
     def preload(self) -> None:
         """Have the server import what this process has imported and workers may use."""
-        modules = tuple(name for name in list(sys.modules) if name.startswith(USED_BY_WORKERS))
-        if new := tuple(name for name in modules if name not in self._preloaded):
-            self._preloaded.update(new)
-            self.send(Preload(new))
+        modules = {name for name in list(sys.modules) if name.startswith(USED_BY_WORKERS)}
+        if COMPILER in sys.modules:
+            modules.add(COMPILER)
+        if new := modules - self._preloaded:
+            self._preloaded |= new
+            self.send(Preload(tuple(sorted(new))))
 
     def begin(self, run: RunBegins, listener: Callable[[Ended | None], None]) -> None:
         """The listener gets the end of each worker of this run; None: the server is gone."""
         self._listeners[run.run] = listener
+        self.preload()
         with self._sending, suppress(OSError):  # the listener will hear of it
             self._connection.send(run)
             socket.send_fds(self._channel, [b"o"], [1, 2])
