@@ -1,4 +1,4 @@
-"""How long each engine takes from `pipeline.run()` to the first record, in a Python of its own.
+"""How long each engine takes from `pipeline.run()` to the first record, in a new Python.
 
 The interpreter is warm: Everstream is imported and the pipeline built. The first run starts what an
 engine needs (Java for Spark, the forking process for "local"), later runs of the process use it
