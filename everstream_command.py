@@ -1,7 +1,6 @@
 """Starts the `everstream` command.
 
-Outside the package, because loading the package takes a second: Ctrl-C ends the command without a
-traceback during that second as well.
+Outside the package, so that Ctrl-C ends the command without a traceback while it loads as well.
 """
 
 import signal

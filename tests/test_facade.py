@@ -1,5 +1,6 @@
 """`import everstream` is the whole public surface: light, complete, documented, and in step."""
 
+import ast
 import importlib
 import inspect
 import re
@@ -7,12 +8,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 import everstream as es
-from everstream import errors
+from everstream import annotations, connectors, errors, planning
 from everstream.engine import run as engine_run
 
 ROOT = Path(__file__).parents[1]
@@ -34,10 +36,47 @@ def public_members(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def test_importing_everstream_loads_neither_spark_nor_compilers_nor_plots() -> None:
-    heavy = ("pyspark", "py4j", "numba", "matplotlib", "zmq", "psycopg")
+    heavy = (
+        "pyspark",
+        "py4j",
+        "numba",
+        "matplotlib",
+        "zmq",
+        "psycopg",
+        "numpy",
+        "polars",
+        "fsspec",
+    )
     program = f"import sys, everstream; print([name for name in {heavy} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert found.stdout == "[]\n", found.stderr
+
+
+@pytest.mark.parametrize("package", [es, annotations, connectors, planning])
+def test_what_is_loaded_on_first_use_is_what_type_checkers_see(package: ModuleType) -> None:
+    assert package.__file__ is not None
+    tree = ast.parse(Path(package.__file__).read_text())
+    (typing_only,) = (
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and "not" not in ast.unparse(node.test)
+    )
+    seen = {
+        alias.name: node.module
+        for node in typing_only.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.name != "events"  # a module
+    }
+    homes = package._HOMES
+    assert {name: module for module in homes for name in homes[module].split()} == seen
+    assert seen.keys() <= set(dir(package)) and seen.keys() >= {*package.__all__} - {"events"}
+
+
+def test_modules_that_the_docstring_names_need_no_import() -> None:
+    program = "import everstream as es; es.errors.GraphError, es.planning.advise, es.connectors.END"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_public_name_is_there_and_named_once() -> None:

@@ -32,6 +32,11 @@ NONDETERMINISM = (
 )
 
 
+def register(app: typer.Typer) -> None:
+    """Add the command to the `everstream` app."""
+    app.command("audit")(audit)
+
+
 def audit(
     target: Target,
     arguments: Arguments = None,

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from everstream.cli.optional import WithOptionalValues
 from everstream.cli.runs.flags import Given, configured_for, in_words, with_flags
 from everstream.cli.say import errors_in_one_line
 from everstream.engine.settings.configuration import Configured
@@ -15,6 +16,11 @@ from everstream.hiding import hidden_in, without_secret
 from everstream.pipeline.options import SETTINGS, RunOptions
 
 DEFAULT = "default"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the `everstream` app."""
+    app.command("config", cls=WithOptionalValues)(config)
 
 
 @with_flags

@@ -16,6 +16,11 @@ OPERATOR, SHARD = "balance", 1
 SINK = "ledger"
 
 
+def register(app: typer.Typer) -> None:
+    """Add the command to the `everstream` app."""
+    app.command("demo")(demo)
+
+
 def demo(
     seconds: Annotated[int, typer.Option(min=4, help="Duration of the load in seconds.")] = 20,
     rate: Annotated[int, typer.Option(min=100, help="Payments per second.")] = 20_000,

@@ -10,6 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 
+def register(app: typer.Typer) -> None:
+    """Add the command to the `everstream` app."""
+    app.command("simulate")(simulate)
+
+
 def simulate(
     protocol: Annotated[
         list[str] | None,

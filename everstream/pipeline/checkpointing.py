@@ -14,6 +14,8 @@ Rule: TypeAlias = Literal["hmnr", "bcs"]
 KeptLog: TypeAlias = Literal["durable", "memory"]
 EngineName: TypeAlias = Literal["tasks", "microbatch", "local"]
 """What runs a pipeline: long-running Spark tasks, or one Spark job per epoch."""
+StateKind: TypeAlias = Literal["memory", "disk"]
+"""Where state is kept."""
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 

@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import length_hint
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 import polars as pl
 
 from everstream.errors import EverstreamError, UserError
 from everstream.pipeline.batch import Batch, joined, records_of
+from everstream.pipeline.checkpointing import StateKind as StateKind
 from everstream.pipeline.event_time.lateness import RecordWatermarks
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.rejects import OnError, Rejected, describe
@@ -31,8 +32,6 @@ from everstream.state.backends.protocol import StateBackend
 from everstream.state.migrating import FIRST_VERSION, Migration
 
 V = TypeVar("V")
-StateKind: TypeAlias = Literal["memory", "disk"]
-"""Where state is kept."""
 OUT = "out"
 """The name of the main output, which `emit` uses by default."""
 

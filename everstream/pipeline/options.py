@@ -29,11 +29,10 @@ from everstream.pipeline.checkpointing import (
     Coordinated,
     EngineName,
     KeptLog,
+    StateKind,
     in_words,
     seconds,
 )
-from everstream.pipeline.operator import StateKind
-from everstream.pipeline.times import size_bytes
 from everstream.pipeline.types import V
 
 if TYPE_CHECKING:
@@ -98,6 +97,8 @@ def _duration(given: object) -> str | float:
 def _size(given: object) -> str | int:
     if isinstance(given, bool) or not isinstance(given, str | int):
         raise UserError("give a size such as 512m or 2g.")
+    from everstream.pipeline.times import size_bytes
+
     size_bytes("the size", given)
     return given
 

@@ -56,7 +56,8 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     Path("roots.py").write_text(PROGRAM)
     yield
     for name in set(sys.modules) - before:
-        del sys.modules[name]
+        if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(tmp_path):
+            del sys.modules[name]
 
 
 def said(*words: str) -> tuple[int, str]:

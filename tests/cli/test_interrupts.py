@@ -38,9 +38,12 @@ def interrupted(*arguments: str, cwd: Path, path: Path) -> tuple[int, str]:
         return process.returncode, errors
 
 
-def test_while_the_library_loads(tmp_path: Path) -> None:
-    (tmp_path / "cloudpickle.py").write_text(BLOCKS)
-    assert interrupted("--version", cwd=tmp_path, path=tmp_path) == (130, "")
+@pytest.mark.parametrize(
+    ("module", "command"), [("typer", ["--version"]), ("polars", ["run", "app.py"])]
+)
+def test_while_the_library_loads(module: str, command: list[str], tmp_path: Path) -> None:
+    (tmp_path / f"{module}.py").write_text(BLOCKS)
+    assert interrupted(*command, cwd=tmp_path, path=tmp_path) == (130, "")
 
 
 @pytest.mark.parametrize("command", [["run", "--fresh", "--yes"], ["check"], ["annotate"]])

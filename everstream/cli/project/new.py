@@ -20,6 +20,11 @@ TEMPLATES = {
 """File of the project -> its template beside this module."""
 
 
+def register(app: typer.Typer) -> None:
+    """Add the command to the `everstream` app."""
+    app.command("new")(new)
+
+
 def new(name: Annotated[str, typer.Argument(metavar="NAME", help="The folder to make.")]) -> None:
     """Write a small project into a new folder: a pipeline, a test, the configuration, a README.
 

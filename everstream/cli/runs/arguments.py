@@ -5,12 +5,13 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from everstream.audit.rehearsal import Rehearsal
-from everstream.cli.runs.under_load import loads_of
-from everstream.observability.monitoring.sampler import DEFAULT_PERIOD, Monitor
 from everstream.pipeline.options import RunOptions
+
+if TYPE_CHECKING:
+    from everstream.audit.rehearsal import Rehearsal
+    from everstream.observability.monitoring.sampler import Monitor
 
 DEFAULT_STORES = ".everstream"
 """Without --store, checkpoints go to a folder in here with the name of the pipeline."""
@@ -34,7 +35,7 @@ class RunCommand:
     log_json: bool = False
     arguments: tuple[str, ...] = ()
     """Arguments of an annotated function, as in limit=500."""
-    rehearsal: Rehearsal | None = None
+    rehearsal: "Rehearsal | None" = None
     """Run the pipeline as an audit does: with its sinks replaced."""
 
     @cached_property
@@ -45,12 +46,17 @@ class RunCommand:
         """Raise a UserError for mistakes that do not depend on the pipeline."""
         assert self.options is not None
         self.monitor()
-        loads_of(self.load, self.calibrate)
+        if self.load or self.calibrate is not None:
+            from everstream.cli.runs.under_load import loads_of
 
-    def monitor(self) -> Monitor | None:
+            loads_of(self.load, self.calibrate)
+
+    def monitor(self) -> "Monitor | None":
         every = self.settings.get("monitor")
         if every is None and self.monitor_file is None:
             return None
+        from everstream.observability.monitoring.sampler import DEFAULT_PERIOD, Monitor
+
         return Monitor(
             every or DEFAULT_PERIOD, self.monitor_file or "monitor.csv", append=self.resumes
         )
@@ -66,6 +72,8 @@ class RunCommand:
         fields: dict[str, Any] = json.loads(text)
         how = fields.pop("rehearsal")
         if how is not None:
+            from everstream.audit.rehearsal import Rehearsal
+
             records = tuple((name, count) for name, count in how["records"])
             how = Rehearsal(how["gate"], how["lasts_s"], records, how["audit_copy"])
         for name in ("arguments", "load"):

@@ -1,11 +1,13 @@
 """`everstream run`: run a pipeline from a file or a module, supervised."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from everstream.cli.optional import WithOptionalValues
 from everstream.cli.options import option, write_json
 from everstream.cli.runs.arguments import RunCommand
 from everstream.cli.runs.flags import Given, settings_for, store_key_flag, with_flags
@@ -14,6 +16,7 @@ from everstream.errors import EnvironmentFault, UserError
 
 if TYPE_CHECKING:
     from everstream.cli.runs.supervise import Supervisor
+    from everstream.cli.views.messages import Message
 
 LOAD, MONITORING = "Load and faults", "Monitoring"
 """Panels of `--help`."""
@@ -29,6 +32,11 @@ Arguments = Annotated[
     ),
 ]
 StoreKeyFile = Annotated[str | None, store_key_flag()]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the `everstream` app."""
+    app.command("run", cls=WithOptionalValues)(run)
 
 
 @with_flags
@@ -131,32 +139,40 @@ def run_supervised(
 ) -> int:
     """begin: gets the supervisor before it starts the first driver."""
     from everstream.cli.runs.supervise import Supervisor
-    from everstream.cli.views.messages import DriverFailed, DriverFinished, Fault, Message
-    from everstream.cli.views.page import Page, served
-    from everstream.cli.views.screen import make_screen
-    from everstream.cli.views.summary import show_recoveries, show_summary
-    from everstream.events import Note
 
-    with make_screen(console) as screen:
+    def show(message: "Message") -> None:
+        page.hear(message)
+        screen.show(message)
 
-        def show(message: Message) -> None:
-            page.hear(message)
-            screen.show(message)
+    def console_note(text: str) -> None:
+        screen.note(Note("history", text, True))
 
-        passing = screen.passing if console.is_terminal else None
-        supervisor = Supervisor(command, show, passing, may_fork=True)
-        page = Page(supervisor, command, lambda t: screen.note(Note("history", t, True)))
-        screen.sees(page.live.view)
-        try:
-            with page, served(page, command.options.ui) as texts:
-                for text in texts:
-                    say(text)
-                if begin is not None:
-                    begin(supervisor)
-                code = supervisor.run()
-        except EnvironmentFault as error:
-            say_error(error.message)
-            return FAILED
+    def passing(line: str) -> None:
+        screen.passing(line)
+
+    supervisor = Supervisor(command, show, passing if console.is_terminal else None, may_fork=True)
+    # A page that cannot be served is an error before anything runs.
+    starts_now = command.options.ui is False and begin is None
+    with supervisor.started() if starts_now else nullcontext():
+        from everstream.cli.views.messages import DriverFailed, DriverFinished, Fault
+        from everstream.cli.views.page import Page, served
+        from everstream.cli.views.screen import make_screen
+        from everstream.cli.views.summary import show_recoveries, show_summary
+        from everstream.events import Note
+
+        with make_screen(console) as screen:
+            page = Page(supervisor, command, console_note)
+            screen.sees(page.live.view)
+            try:
+                with page, served(page, command.options.ui) as texts:
+                    for text in texts:
+                        say(text)
+                    if begin is not None:
+                        begin(supervisor)
+                    code = supervisor.run()
+            except EnvironmentFault as error:
+                say_error(error.message)
+                return FAILED
     log, end = supervisor.log, supervisor.log.end
     if isinstance(end, DriverFinished):
         show_summary(console, end.result, log.checkpoints, log.recoveries)

@@ -19,11 +19,10 @@ from dataclasses import replace
 from types import FrameType
 from typing import IO, NoReturn
 
-from everstream.audit.rehearsal import rehearsed
 from everstream.cli.runs.arguments import RunCommand
+from everstream.cli.runs.driver_process import HELD
 from everstream.cli.runs.driver_requests import answering
 from everstream.cli.runs.finding import load_pipeline
-from everstream.cli.runs.under_load import loads_of, put_under_load
 from everstream.cli.views.messages import (
     DriverFailed,
     DriverFinished,
@@ -41,8 +40,6 @@ from everstream.engine.settings.options import RunConfig
 from everstream.errors import EnvironmentFault, EverstreamError, RunFailed, SparkGone, UserError
 from everstream.observability.ui.views import Actions
 
-HELD = (signal.SIGINT, signal.SIGTERM)
-"""Signals that are blocked until the driver can handle them."""
 PR_SET_PDEATHSIG = 1
 JAVA_PATIENCE_S = 5.0
 STOPPED_EARLY = "stopped before the first record; nothing had to be saved"
@@ -88,8 +85,13 @@ def run_and_tell(
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
         pipeline = load_pipeline(command.target, command.arguments)
         if command.rehearsal is not None:
+            from everstream.audit.rehearsal import rehearsed
+
             pipeline = rehearsed(pipeline, command.rehearsal)
-        put_under_load(pipeline, loads_of(command.load, command.calibrate), command.catch_up)
+        if command.load or command.calibrate is not None:
+            from everstream.cli.runs.under_load import loads_of, put_under_load
+
+            put_under_load(pipeline, loads_of(command.load, command.calibrate), command.catch_up)
         store = command.store_of(pipeline.name)
         tell(Opened(pipeline.name, store, name_of(command.options.checkpoint)))
         options = replace(

@@ -12,11 +12,14 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
-from typing import IO, Protocol
+from typing import IO, NoReturn, Protocol
 
 from everstream.cli.runs.arguments import RunCommand
-from everstream.cli.runs.driver import HELD, drive
+
+HELD = (signal.SIGINT, signal.SIGTERM)
+"""Signals that are blocked until the driver can handle them."""
 
 
 class DriverProcess(Protocol):
@@ -66,13 +69,15 @@ def _new_python(command: RunCommand, messages: int, asks: int, piped: bool) -> D
 
 class _ForkedDriver:
     def __init__(self, command: RunCommand, messages: int, asks: int, piped: bool) -> None:
+        from everstream.cli.runs.driver import drive  # loaded once, for both processes
+
         self.stdout: IO[str] | None = None
         output = None
         if piped:
             read_end, output = os.pipe()
             self.stdout = open(read_end, errors="replace")  # noqa: SIM115
         self._process: BaseProcess = multiprocessing.get_context("fork").Process(
-            target=_drive_forked, args=(messages, asks, os.getpid(), command, output)
+            target=_drive_forked, args=(drive, messages, asks, os.getpid(), command, output)
         )
         sys.stdout.flush()
         sys.stderr.flush()
@@ -94,7 +99,12 @@ class _ForkedDriver:
 
 
 def _drive_forked(
-    messages: int, asks: int, parent: int, command: RunCommand, output: int | None
+    drive: Callable[[int, int, int, RunCommand], NoReturn],
+    messages: int,
+    asks: int,
+    parent: int,
+    command: RunCommand,
+    output: int | None,
 ) -> None:
     os.setsid()
     os.environ["PYTHONUNBUFFERED"] = "1"

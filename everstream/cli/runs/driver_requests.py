@@ -10,11 +10,13 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from everstream.cli.views.messages import Answered, Message
 from everstream.errors import EverstreamError, RunFailed, UserError
-from everstream.observability.ui.views import Actor
+
+if TYPE_CHECKING:
+    from everstream.observability.ui.views import Actor
 
 NOBODY = "the driver is not running: it is starting, or has ended. Try again in a moment."
 GONE = "the driver ended before it answered."
@@ -27,7 +29,7 @@ class Ask:
     wishes: dict[str, Any]
 
 
-def answering(stream: IO[bytes], actor: Actor, tell: Callable[[Message], None]) -> None:
+def answering(stream: IO[bytes], actor: "Actor", tell: Callable[[Message], None]) -> None:
     """The driver's side: carry out requests until the pipe is closed."""
     with stream:
         for line in stream:
@@ -35,7 +37,7 @@ def answering(stream: IO[bytes], actor: Actor, tell: Callable[[Message], None]) 
             threading.Thread(target=_answer, args=(ask, actor, tell), daemon=True).start()
 
 
-def _answer(ask: Ask, actor: Actor, tell: Callable[[Message], None]) -> None:
+def _answer(ask: Ask, actor: "Actor", tell: Callable[[Message], None]) -> None:
     try:
         answer = Answered(ask.number, actor.act(ask.action, ask.wishes))
     except UserError as error:

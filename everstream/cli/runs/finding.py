@@ -18,13 +18,16 @@ from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import cloudpickle
 
-from everstream.annotations import AnnotatedFunction, AnnotationError
+from everstream.annotations.problems import AnnotationError
 from everstream.errors import UserError
 from everstream.pipeline.stream import Pipeline
+
+if TYPE_CHECKING:
+    from everstream.annotations.function import AnnotatedFunction
 
 
 class Uncached(SourceFileLoader):
@@ -45,7 +48,7 @@ def load_pipeline(target: str, arguments: Sequence[str] = ()) -> Pipeline:
     `arguments`, as in limit=500, are those of an annotated function.
     """
     pipeline = _choose(*load_module(target))
-    if isinstance(pipeline, AnnotatedFunction):
+    if not isinstance(pipeline, Pipeline):
         return pipeline.pipeline(**parsed(pipeline, arguments))
     if arguments:
         raise UserError(
@@ -66,7 +69,7 @@ def load_module(target: str) -> tuple[ModuleType, str, str | None]:
     return module, place, name
 
 
-def parsed(function: AnnotatedFunction[..., Any], arguments: Sequence[str]) -> dict[str, Any]:
+def parsed(function: "AnnotatedFunction[..., Any]", arguments: Sequence[str]) -> dict[str, Any]:
     """limit=500 as {"limit": 500}; a value that is not a Python literal is text."""
     name, known = function.program.name, inspect.signature(function.function).parameters
     example = f"-- {next(iter(known), 'limit')}=500"
@@ -87,6 +90,12 @@ def parsed(function: AnnotatedFunction[..., Any], arguments: Sequence[str]) -> d
         missing = " ".join(f"{key}=..." for key in needed)
         raise UserError(f"'{name}' needs arguments: say -- {missing} at the end.")
     return values
+
+
+def _is_annotated(value: object) -> "TypeGuard[AnnotatedFunction[..., Any]]":
+    """By its name: to import the class takes time, and most programs have no such function."""
+    names = {(kind.__module__, kind.__qualname__) for kind in type(value).__mro__}
+    return ("everstream.annotations.function", "AnnotatedFunction") in names
 
 
 def _split(target: str) -> tuple[str, str | None]:
@@ -163,15 +172,15 @@ def _line_of(error: BaseException, where: str) -> str:
 
 def _choose(
     module: ModuleType, place: str, name: str | None
-) -> Pipeline | AnnotatedFunction[..., Any]:
+) -> "Pipeline | AnnotatedFunction[..., Any]":
     defined: dict[str, Pipeline | AnnotatedFunction[..., Any]] = {
         key: value
         for key, value in vars(module).items()
-        if isinstance(value, Pipeline | AnnotatedFunction)
+        if isinstance(value, Pipeline) or _is_annotated(value)
     }
     if name is not None:
         named = getattr(module, name, None)  # a module may create it on access
-        if isinstance(named, Pipeline | AnnotatedFunction):
+        if isinstance(named, Pipeline) or _is_annotated(named):
             return named
         if hasattr(module, name):
             kind = type(named).__name__

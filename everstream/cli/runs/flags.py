@@ -10,8 +10,8 @@ from typing import Annotated, Any, Concatenate, ParamSpec
 import typer
 from typer.models import OptionInfo
 
-from everstream.core.registry import PROTOCOLS
 from everstream.engine.settings.configuration import Configured, configuration, parsed
+from everstream.pipeline.checkpointing import PROTOCOL_WORDS
 from everstream.pipeline.options import PANELS, SETTINGS, Setting
 
 P = ParamSpec("P")
@@ -27,7 +27,7 @@ def flag(name: str, help: str = "", default: str = "") -> Any:
         word = f"{word}/--no-{word.removeprefix('--')}"
     help, default = help or _brief(setting), default or _default(setting)
     metavar = text.metavar or "|".join(text.choices)
-    choices = text.choices or (tuple(PROTOCOLS) if name == "checkpoint" else ())
+    choices = text.choices or (tuple(PROTOCOL_WORDS) if name == "checkpoint" else ())
     return typer.Option(
         word,
         metavar=(f"[{metavar}]" if text.optional else metavar) or None,
@@ -52,7 +52,7 @@ def store_key_flag() -> Any:
 
 def _brief(setting: Setting) -> str:
     if setting.name == "checkpoint":
-        return f"Checkpoint protocol: {', '.join(PROTOCOLS)}."
+        return f"Checkpoint protocol: {', '.join(PROTOCOL_WORDS)}."
     return setting.brief
 
 

@@ -55,6 +55,7 @@ class Supervisor:
         may_fork: whether this process has done nothing but import, so that a driver can be its fork.
         """
         self._may_fork = may_fork
+        self._started: tuple[DriverProcess, BinaryIO] | None = None
         self.log = SupervisorLog()
         self.outcome = "failed"
         self._command = command
@@ -76,6 +77,13 @@ class Supervisor:
     def stop(self) -> None:
         """Stop with a checkpoint, as the first Ctrl-C does. From any thread."""
         self._stop_asked = self._stop_asked or 1
+
+    @contextmanager
+    def started(self) -> Iterator[None]:
+        """Start the first driver, so that it loads while its screen does; then call `run`."""
+        with self._heeding_signals():
+            self._started = self._start()
+            yield
 
     def run(self) -> int:
         """The exit code."""
@@ -99,7 +107,12 @@ class Supervisor:
     def _run_driver(self) -> str | None:
         """Run one driver; returns how it died, or None if it ended normally."""
         messages: SimpleQueue[Message | None] = SimpleQueue()
-        child, pipe = self._start()
+        child, pipe = self._started or self._start()
+        self._started = None
+        if child.stdout is not None and self.passing is not None:
+            threading.Thread(
+                target=_pass_lines, args=(child.stdout, self.passing), daemon=True
+            ).start()
         threading.Thread(target=_read_all, args=(pipe, messages), daemon=True).start()
         self._stop_sent = False
         while True:
@@ -131,10 +144,6 @@ class Supervisor:
         os.close(write_end)
         os.close(asks_read)
         self._asker.attach(os.fdopen(asks_write, "wb"))
-        if child.stdout is not None and self.passing is not None:
-            threading.Thread(
-                target=_pass_lines, args=(child.stdout, self.passing), daemon=True
-            ).start()
         return child, open(read_end, "rb")
 
     def _tell(self, event: RunEvent) -> None:

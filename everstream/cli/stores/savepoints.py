@@ -31,6 +31,11 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, '.',
 Place = Annotated[str, typer.Argument(metavar="STORE@NAME", help="Which savepoint.")]
 
 
+def register(app: typer.Typer) -> None:
+    """Add the group to the `everstream` app."""
+    app.add_typer(savepoint, name="savepoint")
+
+
 @savepoint.command()
 def take(store: StoreArgument, name: Name, store_key: StoreKeyFile = None) -> None:
     """Copy the newest checkpoint of a store and keep it under a name; works during a run.

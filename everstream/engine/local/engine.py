@@ -32,7 +32,7 @@ class LocalEngine:
                     f"'{node.name}' reads from Spark ({kind}), which engine=\"local\" does not "
                     f"start: {ON_SPARK}."
                 )
-        server_link()  # so that it gets ready while the store is opened
+        server_link().preload()  # it gets ready while the store is opened
 
     def reserve(self, config: RunConfig, plan: Plan, others: tuple[Share, ...]) -> SlotGrant:
         return SlotGrant(config.workers or _slots(config.master))

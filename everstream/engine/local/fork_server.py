@@ -2,7 +2,9 @@
 
 A worker that replaces a killed one starts with everything loaded: it takes the time of a fork. This
 process only imports the modules and does not use them, because thread pools and ZeroMQ contexts do
-not survive a fork; that is also why workers are not forked from the user's own process.
+not survive a fork; that is also why workers are not forked from the user's own process. The compiler
+is an exception: Numba takes half a second until its first function runs, in every new process, and
+what it sets up in that time survives a fork.
 
 It ends, with all its workers, when the process that started it has ended.
 """
@@ -15,6 +17,8 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -28,12 +32,15 @@ from everstream.engine.local.messages import (
     Fork,
     FromServer,
     KillTask,
+    Preload,
     RunBegins,
     RunEnds,
     ToServer,
 )
 
-PRELOADED = ("everstream", "everstream.engine.continuous.worker.worker")
+PRELOADED = ("everstream.engine.continuous.worker.worker", "numpy.random")
+"""What every worker needs."""
+COMPILER = "numba"
 LAST_WORDS_BYTES = 16_384
 
 
@@ -98,6 +105,10 @@ class ForkServer:
 
     def _obey(self, message: ToServer) -> None:
         match message:
+            case Preload(modules=modules):
+                preload(modules)
+                gc.collect()
+                gc.freeze()
             case RunBegins():
                 _, output, _, _ = socket.recv_fds(self.channel, 1, 2)
                 self.runs[message.run] = _Run(message, output)
@@ -174,10 +185,28 @@ def _work(run: _Run, fork: Fork) -> None:
     pickle.loads(begins.pickled_task).work(fork.number, fork.attempt, fork.task)
 
 
+def preload(modules: Iterable[str] = PRELOADED) -> None:
+    for module in modules:
+        with suppress(ImportError):  # a worker that needs it reports it
+            import_module(module)
+            if module == COMPILER:
+                _set_up_compiler()
+
+
+def _set_up_compiler() -> None:
+    """Compile something, so that no worker is the first to do it."""
+    from numba import njit
+
+    njit("int64(int64)")(_same)
+
+
+def _same(number: int) -> int:
+    return number
+
+
 def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
-    for module in PRELOADED:
-        import_module(module)
+    preload()
     ForkServer(channel).serve()
 
 

@@ -9,6 +9,13 @@ COMPLETED = "completed"
 
 
 @dataclass(frozen=True)
+class Preload:
+    """Import these modules of Everstream, so that no worker has to."""
+
+    modules: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class RunBegins:
     """What all workers of a run get; the files for their output follow the message."""
 
@@ -52,5 +59,5 @@ class Ended:
     last_words: str
 
 
-ToServer = RunBegins | RunEnds | Fork | KillTask
+ToServer = Preload | RunBegins | RunEnds | Fork | KillTask
 FromServer = Ended

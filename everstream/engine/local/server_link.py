@@ -13,11 +13,30 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from everstream.engine.local.fork_server import ForkServer
-from everstream.engine.local.messages import Ended, FromServer, RunBegins, RunEnds, ToServer
+from everstream.engine.local.fork_server import COMPILER, ForkServer, preload
+from everstream.engine.local.messages import (
+    Ended,
+    FromServer,
+    Preload,
+    RunBegins,
+    RunEnds,
+    ToServer,
+)
 from everstream.errors import EnvironmentFault
 
 MODULE = "everstream.engine.local.fork_server"
+USED_BY_WORKERS = tuple(
+    f"everstream.{package}."
+    for package in (
+        "annotations",
+        "connectors",
+        "core",
+        "pipeline",
+        "runtime",
+        "state",
+        "transactions",
+    )
+)
 
 
 class ServerLink:
@@ -31,12 +50,23 @@ class ServerLink:
         self._connection: Connection[ToServer, FromServer] = Connection(os.dup(channel.fileno()))
         self._sending = threading.Lock()
         self._listeners: dict[str, Callable[[Ended | None], None]] = {}
+        self._preloaded: set[str] = set()
         self.is_alive = True
         threading.Thread(target=self._listen, name="everstream-forks", daemon=True).start()
+
+    def preload(self) -> None:
+        """Have the server import what this process has imported and workers may use."""
+        modules = {name for name in list(sys.modules) if name.startswith(USED_BY_WORKERS)}
+        if COMPILER in sys.modules:
+            modules.add(COMPILER)
+        if new := modules - self._preloaded:
+            self._preloaded |= new
+            self.send(Preload(tuple(sorted(new))))
 
     def begin(self, run: RunBegins, listener: Callable[[Ended | None], None]) -> None:
         """The listener gets the end of each worker of this run; None: the server is gone."""
         self._listeners[run.run] = listener
+        self.preload()
         with self._sending, suppress(OSError):  # the listener will hear of it
             self._connection.send(run)
             socket.send_fds(self._channel, [b"o"], [1, 2])
@@ -80,6 +110,7 @@ def fork_from_here(close: Iterable[int] = ()) -> None:
     Only for a process that has imported modules and used none of them: it must have no threads.
     """
     global _link
+    preload()
     ours, servers = socket.socketpair()
     pid = os.fork()
     if pid == 0:

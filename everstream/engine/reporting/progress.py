@@ -12,7 +12,6 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from everstream.core.orders import Phase
 from everstream.engine.reporting.listener import Listener, Listeners
@@ -124,6 +123,8 @@ class ProgressBar(ProgressLines):
     """A live line at the bottom; notes and the program's own output scroll above it."""
 
     def __init__(self, console: Console) -> None:
+        from rich.progress import Progress, SpinnerColumn, TextColumn
+
         super().__init__(console)
         self.live = Progress(
             SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True

@@ -18,8 +18,13 @@ from everstream.errors import UserError
 from everstream.events import RunStatus
 from everstream.observability.monitoring.sampler import Monitor
 from everstream.pipeline.autoscale import AutoScale
-from everstream.pipeline.checkpointing import Checkpointing, Coordinated, EngineName, seconds
-from everstream.pipeline.operator import StateKind
+from everstream.pipeline.checkpointing import (
+    Checkpointing,
+    Coordinated,
+    EngineName,
+    StateKind,
+    seconds,
+)
 from everstream.pipeline.options import CAUGHT_UP, RunOptions, Upgrade
 from everstream.pipeline.state_backend import checked_state
 from everstream.pipeline.times import size_bytes

@@ -17,7 +17,7 @@ from everstream.connectors.generate.sources import FromFunction
 from everstream.connectors.live import Callback
 from everstream.engine.run import run
 from everstream.pipeline.batch import Batch, columns_of
-from everstream.pipeline.checkpointing import Coordinated
+from everstream.pipeline.checkpointing import Coordinated, EngineName
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.stream import Pipeline
 from everstream_lab.bench.latency import Arrivals, Timed, quantiles, read_arrivals
@@ -84,7 +84,7 @@ def measure(
     measured = []
     for rate in rates:
         progress(f"{rate:,.0f} records/s")
-        measured.append(_at(rate, seconds, master))
+        measured.append(measure_at(rate, seconds, master))
     return measured
 
 
@@ -96,7 +96,8 @@ def measure_report(
     return Report("latency", figures, {"seconds": seconds})
 
 
-def _at(rate: float, seconds: float, master: str) -> Delays:
+def measure_at(rate: float, seconds: float, master: str, engine: EngineName = "tasks") -> Delays:
+    """One run on this engine."""
     total = int(rate * (WARM_UP_S + seconds))
     pipeline = Pipeline("delays")
     with tempfile.TemporaryDirectory(prefix="everstream-delays-") as folder:
@@ -104,7 +105,13 @@ def _at(rate: float, seconds: float, master: str) -> Delays:
         counted = pipeline.source(source, name="rows").key_by("key").process(CountByKey(), shards=2)
         counted.sink(Timed(Callback(_drop, batches=True), folder), name="out")
         with Stalls() as stalls:
-            run(pipeline, master=master, workers=2, checkpoint=Coordinated(every="1s"))
+            run(
+                pipeline,
+                engine=engine,
+                master=master,
+                workers=None if engine == "microbatch" else 2,
+                checkpoint=Coordinated(every="1s"),
+            )
         return summed_up(read_arrivals(folder), rate, seconds, stalls.longest_s)
 
 

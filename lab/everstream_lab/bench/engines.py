@@ -1,7 +1,8 @@
-"""All engines on the same work in the same run: start-up, recovery, floors and throughput.
+"""All engines on the same work in the same run: start-up, recovery, latency, idling, throughput.
 
-Start-up is the time from `run()` to the first shard at work, in a process that has run this engine
-before. Recovery is the time from a SIGKILL of a worker until its shards are restored.
+Start-up is the time from `run()` to the first record (`engine_starts`). Recovery is the time from a
+SIGKILL of a worker until its shards are restored. Latency is that of `bench latency` at 1,000 records
+per second (`delays`), and an idle pipeline has nothing to do at all (`idle`).
 
 The floor of micro-batches is the median time of epochs that have next to nothing to read, once
 for a pipeline without state and once for a keyed one. Throughput is that of `bench throughput`,
@@ -10,7 +11,7 @@ only ever makes a run slower. In the same run native Structured Streaming does t
 Python (`everstream_lab.bench.native`), and epochs lose caches and workers (`engine_losses`).
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import get_args
@@ -23,16 +24,23 @@ from everstream.engine.run import run
 from everstream.errors import UserError
 from everstream.pipeline.checkpointing import Coordinated, EngineName
 from everstream.pipeline.stream import Pipeline
-from everstream_lab.bench import engine_losses, native
+from everstream_lab.bench import delays, engine_losses, engine_starts, idle, native
 from everstream_lab.bench.report import Figure, Progress, Report, at_least, at_most
 from everstream_lab.bench.throughput import Load, Selection, WindowedCount, WordCount
 
 ENGINES: tuple[EngineName, ...] = get_args(EngineName)
-PARTS = ("starts", "floors", "nexmark_2", "word_count", "windowed_count", "losses")
+PARTS = (
+    *("starts", "recovery", "latency", "idle", "floors"),
+    *("nexmark_2", "word_count", "windowed_count", "losses"),
+)
 """The parts that can be measured separately."""
 GOALS: dict[EngineName, float] = {"microbatch": 0.6, "local": 1.0}
 """The throughput of an engine against tasks, at least."""
-STARTS = 5
+RATE = 1000.0
+"""Records per second, to measure latency."""
+IDLE_AT_MOST = 0.02
+"""Of a core, for all Python processes of a local run."""
+RESTORED_AT_MOST_S = 0.1
 EPOCHS = 40
 WARM_EPOCHS = 10
 
@@ -111,22 +119,31 @@ def measure(
     native_words: int = 100_000,
     native_bids: int = 250_000,
     state_bytes: int = 100 << 20,
+    seconds: float = 10.0,
     every_s: float = 1.0,
     rounds: int = 2,
     master: str = "local[2]",
     progress: Progress = lambda text: None,
 ) -> Report:
-    """Starts and floors first, then every load on all engines in turn; losses last.
+    """Starts, latency and floors first, then every load on all engines in turn; losses last.
 
-    parts: of `PARTS`. native_words, native_bids: how many native Structured Streaming gets in each of its triggers.
+    parts: of `PARTS`. seconds: how long latency and idling are measured on each engine. native_words, native_bids: how many native Structured Streaming gets in each of its triggers.
     """
     unknown = sorted(set(parts) - set(PARTS))
     if unknown:
         raise UserError(f"there is no part {', '.join(unknown)}: say one of {', '.join(PARTS)}.")
     figures = []
     for engine in ENGINES if "starts" in parts else ():
-        progress(f"starting and killing on {engine}")
-        figures += _starts(engine, master)
+        progress(f"starting {engine}")
+        figures += engine_starts.measure(engine, master)
+    for engine in ENGINES if "recovery" in parts else ():
+        progress(f"killing a worker on {engine}")
+        figures.append(_recovery(engine, master))
+    for engine in ENGINES if "latency" in parts else ():
+        progress(f"{RATE:,.0f} records/s on {engine}")
+        figures += _latency(engine, seconds, master)
+    for engine in ENGINES if "idle" in parts else ():
+        figures += _idle(engine, seconds, progress)
     for name, make, target_ms in FLOORS if "floors" in parts else ():
         progress(f"the least an epoch costs, {name}")
         floor_ms = _floor_ms(make(), 1 if name == "stateless" else 2, master)
@@ -172,14 +189,42 @@ def _run(load: Load, engine: EngineName, every_s: float, master: str) -> RunResu
     return result
 
 
-def _starts(engine: EngineName, master: str) -> list[Figure]:
-    def ten() -> Pipeline:
-        return Pipeline("starting").source(Range(10)).collect()
+def by_engine(values: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Quantity -> engine -> value, of the figures that are named "quantity, engine"."""
+    rows: dict[str, dict[str, float]] = {}
+    for name, value in values.items():
+        quantity, _, engine = name.rpartition(", ")
+        if engine in ENGINES:
+            rows.setdefault(quantity, {})[engine] = value
+    return rows
 
-    starts_s = [
-        run(ten(), engine=engine, master=master, progress=False).startup_s
-        for _ in range(STARTS + 1)
-    ][1:]
+
+def _latency(engine: EngineName, seconds: float, master: str) -> list[Figure]:
+    measured = delays.measure_at(RATE, seconds, master, engine)
+    at = f"at {RATE:,.0f}/s, {engine}"
+    return [
+        Figure(f"latency p50 {at}", measured.p50_ms, "ms"),
+        Figure(f"latency p99 {at}", measured.p99_ms, "ms"),
+        Figure(f"latency p99.9 {at}", measured.p999_ms, "ms"),
+        Figure(f"machine stall {at}", measured.machine_stall_ms, "ms"),
+    ]
+
+
+def _idle(engine: EngineName, seconds: float, progress: Progress) -> list[Figure]:
+    measured = idle.measure(seconds, progress, engine)
+    local = engine == "local"
+    return [
+        Figure(
+            f"idle, all Python, {engine}",
+            measured.python_share,
+            "of a core",
+            at_most(IDLE_AT_MOST) if local else None,
+        ),
+        Figure(f"idle, Java, {engine}", measured.java_share, "of a core"),
+    ]
+
+
+def _recovery(engine: EngineName, master: str) -> Figure:
     kill = Kill("sum", 0, after_records=20_000)
     killed = run(
         _killed(),
@@ -194,17 +239,8 @@ def _starts(engine: EngineName, master: str) -> list[Figure]:
     # Spark reports a dead process of a micro-batch only when it tries again.
     failed_s = report.detected_s if report.failed_s is None else report.failed_s
     recovery_s = report.restored_s - failed_s
-    local = engine == "local"
-    return [
-        Figure(
-            f"start, {engine}",
-            round(median(starts_s), 3),
-            "s",
-            at_most(0.5) if local else None,
-            repetitions=tuple(round(start_s, 3) for start_s in starts_s),
-        ),
-        Figure(f"worker killed until restored, {engine}", round(recovery_s, 3), "s"),
-    ]
+    target = at_most(RESTORED_AT_MOST_S) if engine == "local" else None
+    return Figure(f"worker killed until restored, {engine}", round(recovery_s, 3), "s", target)
 
 
 def _killed() -> Pipeline:

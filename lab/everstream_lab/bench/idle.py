@@ -20,6 +20,7 @@ from everstream.connectors.generate.paced import Paced
 from everstream.connectors.generate.sources import FromFunction
 from everstream.connectors.live import Callback
 from everstream.errors import RunFailed
+from everstream.pipeline.checkpointing import EngineName
 from everstream.pipeline.stream import Pipeline
 
 RATE = 1 / 3600
@@ -70,22 +71,20 @@ class Idle:
     processes: list[Process]
 
 
-def measure(seconds: float, progress: Callable[[str], None] = lambda text: None) -> Idle:
+def measure(
+    seconds: float,
+    progress: Callable[[str], None] = lambda text: None,
+    engine: EngineName = "tasks",
+) -> Idle:
     """Start it, wait until it has nothing to do, watch it, stop it."""
     with tempfile.TemporaryDirectory(prefix="everstream-idle-") as folder:
         store = Path(folder) / "store"
         command = [sys.executable, "-m", "everstream", "run", f"{__name__}:idle"]
         options = [
-            "--store",
-            str(store),
-            "--workers",
-            "2",
-            "--master",
-            "local[2]",
-            "--every",
-            "10s",
+            *("--engine", engine, "--store", str(store), "--master", "local[2]", "--every", "10s"),
+            *(() if engine == "microbatch" else ("--workers", str(WORKERS))),
         ]
-        progress("starting an idle pipeline")
+        progress(f"starting an idle pipeline on {engine}")
         run = subprocess.Popen(
             [*command, *options],
             stdin=subprocess.DEVNULL,
@@ -94,17 +93,17 @@ def measure(seconds: float, progress: Callable[[str], None] = lambda text: None)
             text=True,
         )
         try:
-            _wait_for_workers(run)
+            _wait_for_workers(run, 1 if engine == "microbatch" else WORKERS)
             time.sleep(SETTLE_S)
-            progress(f"watching an idle pipeline for {seconds:g} s")
+            progress(f"watching an idle pipeline on {engine} for {seconds:g} s")
             return _watched(run.pid, seconds)
         finally:
             _end(run)
 
 
-def _wait_for_workers(run: "subprocess.Popen[str]") -> None:
+def _wait_for_workers(run: "subprocess.Popen[str]", workers: int) -> None:
     until_s = time.monotonic() + PATIENCE_S
-    while [_name(process) for process in _family(run.pid)].count("worker") < WORKERS:
+    while [_name(process, run.pid) for process in _family(run.pid)].count("worker") < workers:
         if run.poll() is not None or time.monotonic() > until_s:
             raise RunFailed(f"the idle pipeline did not start:\n{_end(run)[-2000:]}")
         time.sleep(LOOK_EVERY_S)
@@ -140,7 +139,7 @@ def _watched(pid: int, seconds: float) -> Idle:
     processes = [
         Process(
             process.pid,
-            _name(process),
+            _name(process, pid),
             round((_cpu_s(process) - before[process.pid]) / passed_s, 5),
             round(process.memory_info().rss / 1e6, 1),
         )
@@ -157,15 +156,15 @@ def _cpu_s(process: Any) -> float:
     return float(times.user + times.system)
 
 
-def _name(process: Any) -> str:
-    """What it is of a run; nothing if it has just ended."""
+def _name(process: Any, root: int) -> str:
+    """What it is of the run whose supervisor is `root`; nothing if it has just ended."""
     try:
-        return _name_of_living(process)
+        return _name_of_living(process, root)
     except psutil.NoSuchProcess:  # zombies are, too
         return ""
 
 
-def _name_of_living(process: Any) -> str:
+def _name_of_living(process: Any, root: int) -> str:
     line = " ".join(process.cmdline())
     if "java" in process.name():
         return "java"
@@ -177,4 +176,7 @@ def _name_of_living(process: Any) -> str:
             if "everstream.engine.tasks.daemon" in " ".join(process.parent().cmdline())
             else "daemon"
         )
-    return "monitor"
+    # Of a local run each process is a fork of the one above it, so only their order tells them apart.
+    above = [one.pid for one in process.parents()]
+    depth = above.index(root) + 1 if root in above else 0
+    return ("supervisor", "driver", "fork server", "worker")[min(depth, 3)]

@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from everstream.cli.options import JsonFile
 from everstream.errors import UserError
 from everstream.pipeline.times import size_bytes
-from everstream_lab.bench.report import Progress, Report
+from everstream_lab.bench.report import Progress, Report, shown
 from everstream_lab.cli.showing import run_benchmark
 
 bench = typer.Typer(
@@ -268,24 +269,31 @@ def engines(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="Measure this part alone (starts, floors, nexmark_2, word_count, windowed_count or losses; may "
-            "be said again); the other figures of an existing --json file stay in it."
+            help="Measure this part alone (starts, recovery, latency, idle, floors, nexmark_2, word_count, "
+            "windowed_count or losses; may be given again); the other figures of an existing --json file "
+            "stay in it."
         ),
     ] = None,
+    seconds: Annotated[
+        float,
+        typer.Option(min=1, help="How long latency and idling are measured on each engine."),
+    ] = 10.0,
     json_file: JsonFile = None,
 ) -> None:
-    """Compare the engines on the same work: start-up, recovery, minimum cost of an epoch, throughput.
+    """Compare the engines on the same work, and print a table with a column for each engine.
 
-    How long each engine takes to start, and to restore a killed worker. Then NEXMark 2, a running word count and a windowed count on two cores, epochs and checkpoints of one
+    The time to the first record of a first and of a later run, and to restore a killed worker. The
+    latency of records at 1,000 per second. The processor time of a pipeline that has nothing to do.
+    Then NEXMark 2, a running word count and a windowed count on two cores, epochs and checkpoints of one
     second, the engines in turn; the latter two also in native Structured Streaming with Python
     (applyInPandasWithState, and the words also by transformWithState). Then what it costs an epoch if
     caches are lost or a worker is killed. Every output is checked.
 
     Example: everstream bench engines --rounds 3 --json engines.json
     """
-    from everstream_lab.bench.engines import PARTS, measure
+    from everstream_lab.bench.engines import ENGINES, PARTS, by_engine, measure
 
-    run_benchmark(
+    body = run_benchmark(
         lambda progress: measure(
             parts=only or PARTS,
             bids=bids,
@@ -294,12 +302,20 @@ def engines(
             native_words=native_words,
             native_bids=native_bids,
             state_bytes=state_mb << 20,
+            seconds=seconds,
             rounds=rounds,
             progress=progress,
         ),
         json_file,
         keep_earlier=bool(only),
     )
+    figures = body["figures"]
+    table = Table("by engine", *ENGINES)
+    for quantity, values in by_engine(
+        {name: one["value"] for name, one in figures.items()}
+    ).items():
+        table.add_row(quantity, *(shown(values[one]) if one in values else "" for one in ENGINES))
+    console.print(table)
 
 
 @bench.command()

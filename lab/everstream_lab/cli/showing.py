@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -17,8 +18,8 @@ def run_benchmark(
     json_file: Path | None,
     *,
     keep_earlier: bool = False,
-) -> None:
-    """Print a report, and write it to the file if one is given.
+) -> dict[str, Any]:
+    """Print a report, and write it to the file if one is given; returns what the file gets.
 
     With `keep_earlier`, figures in the file that were not measured again stay there. The exit code
     is 1 if a figure missed a target that is required.
@@ -27,8 +28,8 @@ def run_benchmark(
     with console.status("starting") as status:
         report = take(status.update)
     console.print(table_of(report))
+    body = report.to_json()
     if json_file is not None:
-        body = report.to_json()
         if keep_earlier and json_file.exists():
             body = with_earlier(json.loads(json_file.read_text()), body)
         write_json(json_file, body)
@@ -37,6 +38,7 @@ def run_benchmark(
         for figure in report.failed:
             console.print(f"{figure.name}: {shown(figure.value)}, must be {figure.target}")
         raise typer.Exit(1)
+    return body
 
 
 def table_of(report: Report) -> Table:

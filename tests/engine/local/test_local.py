@@ -118,6 +118,19 @@ def test_a_run_needs_neither_spark_nor_java(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr.decode()
 
 
+def test_the_compiler_that_a_program_has_loaded_is_ready_in_its_workers() -> None:
+    pytest.importorskip("numba")
+    pipeline = es.Pipeline("compiled")
+    pipeline.source(es.FromFunction(_compiled_here, total=1)).collect()
+    assert pipeline.run(engine="local", master="local[1]").collected() == [True]
+
+
+def _compiled_here(start: int, stop: int) -> list[bool]:
+    """Whether Numba had been set up before this process began to work."""
+    numba = sys.modules.get("numba")
+    return [numba is not None and bool(numba.core.registry.cpu_target.target_context._defns)]
+
+
 def test_a_fork_server_that_is_killed_is_replaced_with_its_workers(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     gate.write_text("10000")

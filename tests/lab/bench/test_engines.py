@@ -8,9 +8,12 @@ from typer.testing import CliRunner
 
 from everstream.cli.app import app
 from everstream.errors import RunFailed, UserError
-from everstream_lab.bench import engine_losses, engines, native
+from everstream_lab.bench import engine_losses, engine_starts, engines, native
 from everstream_lab.bench.report import Figure, Report, with_earlier
 from tests.spark import MASTER
+
+STARTS = ("first run to first record", "later run to first record")
+LATENCIES = tuple(f"latency {share} at 1,000/s" for share in ("p50", "p99", "p99.9"))
 
 
 class Wrong(native.NativeWordCount):
@@ -55,21 +58,58 @@ def test_a_part_that_does_not_exist_is_named() -> None:
         engines.measure(parts=["words"])
 
 
+def test_one_table_has_a_row_for_each_quantity_and_a_column_for_each_engine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "engines.json"
+    values = {"tasks": 5.0, "microbatch": 6.0, "local": 7.0}
+
+    def measured(quantity: str) -> Report:
+        figures = [Figure(f"{quantity}, {engine}", value) for engine, value in values.items()]
+        return Report("engines", [*figures, Figure("epoch floor, keyed", 9)])
+
+    for part in ("first run to first record", "idle, all Python"):
+        monkeypatch.setattr(engines, "measure", lambda part=part, **sizes: measured(part))
+        done = CliRunner().invoke(
+            app,
+            ["bench", "engines", "--only", "starts", "--json", str(file)],
+            env={"COLUMNS": "200"},
+        )
+        assert done.exit_code == 0, done.output
+    table = done.output[done.output.index("by engine") :]
+    cells = [[cell.strip() for cell in line.split("│")] for line in table.splitlines()]
+    assert [*table.splitlines()[0].replace("┃", " ").split()][2:] == list(values)
+    assert [row[1:5] for row in cells if len(row) > 4] == [
+        ["first run to first record", "5", "6", "7"],  # measured before, and in the file
+        ["idle, all Python", "5", "6", "7"],
+    ]
+
+
+def test_the_time_to_the_first_record_is_measured_in_a_new_python() -> None:
+    first, later = engine_starts.measure("local", MASTER)
+    assert first.value > 0 and later.value > 0
+    assert len(later.repetitions) == engine_starts.LATER_RUNS
+
+
 @pytest.mark.long
 def test_the_command_compares_all_engines_and_native_streaming(tmp_path: Path) -> None:
     file = tmp_path / "engines.json"
     sizes = ["--bids", "50000", "--words", "20000", "--windowed-bids", "50000", "--state-mb", "4"]
+    rounds = ["--rounds", "1", "--seconds", "1"]
     small = ["--native-words", "1000", "--native-bids", "1000"]
     done = CliRunner().invoke(
-        app, ["bench", "engines", "--rounds", "1", *sizes, *small, "--json", str(file)]
+        app,
+        ["bench", "engines", *rounds, *sizes, *small, "--json", str(file)],
     )
     assert done.exit_code == 0, done.output
     written = json.loads(file.read_text())
     figures = written["figures"]
     assert {"epoch floor, stateless", "epoch floor, keyed"} <= figures.keys()
     for engine in ("tasks", "microbatch", "local"):
-        assert figures[f"start, {engine}"]["value"] > 0
-        assert figures[f"worker killed until restored, {engine}"]["value"] > 0
+        for quantity in (*STARTS, *LATENCIES, "worker killed until restored"):
+            assert figures[f"{quantity}, {engine}"]["value"] > 0
+        assert figures[f"idle, all Python, {engine}"]["value"] > 0
+        assert (figures[f"idle, Java, {engine}"]["value"] > 0) is (engine != "local")
     for name in ("nexmark_2", "word_count", "windowed_count"):
         assert figures[f"{name}, microbatch"]["ratio"] > 0
         assert figures[f"{name}, local"]["ratio"] > 0
