@@ -14,7 +14,7 @@ from everstream.simulation.world import PACK_AFTER_S, World
 
 CHECKPOINTING = [name for name, protocol in PROTOCOLS.items() if protocol.choice is not None]
 ROUND = [name for name in CHECKPOINTING if PROTOCOLS[name].cycles]
-QUICK, MANY = 25, 500
+QUICK, MANY = 16, 500
 
 
 def check(protocol: str, seeds: range, cycles: bool = False) -> tuple[int, int]:
@@ -41,12 +41,12 @@ def is_spread(event: RunEvent) -> bool:
 @pytest.mark.parametrize("protocol", CHECKPOINTING)
 def test_shards_are_packed_while_everything_goes_wrong(protocol: str) -> None:
     packed, spread = check(protocol, range(QUICK))
-    assert packed > 5 and spread > 0
+    assert packed > 2 and spread > 0
 
 
 @pytest.mark.parametrize("protocol", ROUND)
 def test_shards_on_a_cycle_are_packed(protocol: str) -> None:
-    assert check(protocol, range(10), cycles=True)[0] > 1
+    assert check(protocol, range(5), cycles=True)[0] > 1
 
 
 @pytest.mark.long
