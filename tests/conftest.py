@@ -71,17 +71,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> BalancedSche
     return BalancedScheduling(config, log)
 
 
-LOCAL = ("pipeline", "runtime", "annotations", "transactions", "connectors", "fuzz")
-"""Folders of tests about what pipelines mean, to which Spark adds nothing: they run locally."""
-
-
 @pytest.fixture(autouse=True, scope="module")
 def engine_of_module(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Runs in the folders of LOCAL are local, except in modules that say what Spark adds."""
-    folder = request.path.relative_to(Path(_ROOT) / "tests").parts[0]
+    """Runs that name no engine are local, except in modules that say what Spark adds."""
+    on_spark = request.node.get_closest_marker("spark")
     with pytest.MonkeyPatch.context() as patch:
-        if folder in LOCAL and not request.node.get_closest_marker("spark"):
-            patch.setenv("EVERSTREAM_ENGINE", "local")
+        patch.setenv("EVERSTREAM_ENGINE", "tasks" if on_spark else "local")
         yield
 
 

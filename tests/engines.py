@@ -14,8 +14,9 @@ def on_all_engines(test: Test) -> Test:
 
 
 def on_all_engines_at_length(test: Test) -> Test:
-    """For all others: micro-batches only among the long tests."""
-    return _with_engines(test, "tasks", pytest.param("microbatch", marks=pytest.mark.long))
+    """For all others: on Spark only among the long tests."""
+    on_spark = [pytest.param(name, marks=pytest.mark.long) for name in ("tasks", "microbatch")]
+    return _with_engines(test, "local", *on_spark)
 
 
 def _with_engines(test: Test, *engines: Any) -> Test:

@@ -11,6 +11,8 @@ from .conftest import expected, open_gate, pid_of, shown
 from .drivers import start, wait_for_line
 from .standalone import cluster, end_tree
 
+pytestmark = pytest.mark.spark("about Spark's clusters")
+
 
 def executor_of(pid: int) -> psutil.Process:
     """The executor's Java process behind a host: its parent's parent."""

@@ -11,6 +11,8 @@ from tests.processes import wait_until_gone
 from .conftest import expected, open_gate, pid_of, shown
 from .drivers import finish, start, wait_for_line
 
+pytestmark = pytest.mark.spark("what a killed driver leaves behind is Spark's")
+
 
 def test_a_killed_driver_leaves_no_process_behind_and_the_next_goes_on_exactly(
     tmp_path: Path,

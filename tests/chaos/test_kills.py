@@ -14,6 +14,8 @@ from tests.sampling import sampled
 from .conftest import MASTER, Killer, expected, kill, killable, pid_of, shown
 from .places import store_of
 
+pytestmark = pytest.mark.spark("Spark restarts the workers that are killed here")
+
 OFTEN = es.Coordinated(every="200ms")
 
 

@@ -12,9 +12,10 @@ from everstream.core.orders import Outcome
 from everstream.inspection import open_store, read_state
 from everstream.state.migrating import Outdated
 from everstream.state.snapshot import ShardState
+from tests.gated_numbers import Gated as GatedNumbers
 from tests.sampling import sampled
 
-from .conftest import MASTER, RECORDS, Gated, Killer, open_gate, shown
+from .conftest import MASTER, RECORDS, Gated, Killer, shown
 from .places import in_a_folder, store_of
 
 KEYS = 20_000
@@ -53,9 +54,9 @@ class Count2(es.Operator):
 Count2.__name__ = "Count"
 
 
-def keeping(folder: Path, operator: es.Operator) -> es.Pipeline:
+def keeping(folder: Path, operator: es.Operator, source: es.Source[int]) -> es.Pipeline:
     pipeline = es.Pipeline("keeping")
-    numbers = pipeline.source(Gated(folder / "gate"), name="numbers")
+    numbers = pipeline.source(source, name="numbers")
     spread = numbers.on_demand().map(lambda n: n * 7, name="spread")
     counts = spread.key_by(lambda n: n % KEYS).process(operator, name="count", shards=2)
     counts.on_demand().sink(es.JsonLines(str(folder / "out")), name="out", shards=1)
@@ -67,8 +68,14 @@ def expected() -> Counter[Any]:
     return Counter((key, n + 1) for key, total in totals.items() for n in range(total))
 
 
-def run(folder: Path, operator: es.Operator, protocol: str, **options: Any) -> Any:
-    return keeping(folder, operator).run(
+def run(
+    folder: Path,
+    operator: es.Operator,
+    protocol: str,
+    source: es.Source[int] | None = None,
+    **options: Any,
+) -> Any:
+    return keeping(folder, operator, source or Gated(folder / "gate")).run(
         checkpoint=PROTOCOLS[protocol],
         store=store_of(folder),
         master=MASTER,
@@ -96,10 +103,12 @@ def test_values_are_migrated_exactly_whoever_dies(case: str, tmp_path: Path) -> 
 
 @in_a_folder
 def test_a_checkpoint_holds_what_was_touched_as_new_and_the_rest_as_old(tmp_path: Path) -> None:
-    first = run(tmp_path, Count(), "aligned", until=half)
+    source = GatedNumbers(tmp_path / "reached", RECORDS, batch=250)
+    first = run(tmp_path, Count(), "aligned", source, until=half)
     last = first.checkpoints[-1].epoch
     before = read_state(tmp_path / "store", "count")
-    kept = run(tmp_path, Count2(), "aligned", until=lambda seen: seen.epoch > last)
+    source.gate.write_text(str(RECORDS // 2 + KEYS // 5))
+    kept = run(tmp_path, Count2(), "aligned", source, until=lambda seen: seen.epoch > last)
     assert kept.outcome is Outcome.STOPPED
     store = open_store(tmp_path / "store")
     newest = store.manifests()[0]
@@ -111,6 +120,6 @@ def test_a_checkpoint_holds_what_was_touched_as_new_and_the_rest_as_old(tmp_path
             pairs = state.pairs()["count", "seen"]
             kinds.update(isinstance(value, Outdated) for _, value in pairs)
     assert kinds[True] and kinds.total() >= before.height
-    open_gate(tmp_path)
-    assert run(tmp_path, Count2(), "aligned").outcome is Outcome.FINISHED
+    source.gate.write_text(str(RECORDS))
+    assert run(tmp_path, Count2(), "aligned", source).outcome is Outcome.FINISHED
     assert shown(tmp_path) == expected()

@@ -104,6 +104,7 @@ def test_spares_die_too_and_workers_one_after_the_other(tmp_path: Path) -> None:
     assert listener.of(es.events.SpareLost)
 
 
+@pytest.mark.spark("only Spark has slots")
 def test_without_a_slot_for_it_a_spare_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(es.UserError, match="and its spares 6: run it on master 'local"):
         killable(tmp_path).run(master=MASTER, spares=6)

@@ -10,7 +10,10 @@ from tests.cli.commands import Command
 from tests.gated import TOTAL, committed, expected, open_gate, prepare
 
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
-pytestmark = pytest.mark.timeout(900)  # Spark starts four times
+pytestmark = [
+    pytest.mark.timeout(900),  # Spark starts four times
+    pytest.mark.spark("about Spark's own start"),
+]
 
 
 def java_of(command: Command, *, answers: bool) -> psutil.Process | None:

@@ -12,6 +12,8 @@ import pytest
 from tests.chaos.standalone import cluster
 from tests.engine.microbatch.pipelines import counted
 
+pytestmark = pytest.mark.spark("about what Spark does to its tasks")
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -18,7 +18,10 @@ from everstream.observability.monitoring.sheet import read_sheet
 from tests.cli.commands import Command
 from tests.gated import TOTAL, committed, expected, open_gate, prepare
 
-pytestmark = pytest.mark.timeout(900)  # many processes start; on a busy machine that takes long
+pytestmark = [
+    pytest.mark.timeout(900),  # many processes start; on a busy machine that takes long
+    pytest.mark.spark("Spark is killed too"),
+]
 
 
 @dataclass

@@ -17,6 +17,8 @@ from everstream.errors import StoreError
 from everstream.state.signing import KEY_FILE, is_signed
 from tests.spark import MASTER
 
+pytestmark = pytest.mark.spark("looks into the task that Spark gets")
+
 WORD = "planted-key-0123456789abcdef-0123456789"
 PROGRAM = """
 import everstream as es

@@ -30,12 +30,12 @@ def check(seeds: range, scheme: Scheme = ALIGNED) -> int:
 
 
 def test_windows_and_joins_have_exactly_the_right_output_after_any_faults() -> None:
-    assert check(range(15)) > 15
+    assert check(range(8)) > 8
 
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_so_they_have_under_the_other_protocols(name: str) -> None:
-    assert check(range(6), SCHEMES[name]) > 0
+    assert check(range(3), SCHEMES[name]) > 0
 
 
 @pytest.mark.long

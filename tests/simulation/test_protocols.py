@@ -26,7 +26,7 @@ from everstream.simulation.world import World
 
 EXACT = ["unaligned", "uncoordinated", "hmnr", "bcs"]
 LOGGED = ["uncoordinated", "hmnr", "bcs"]
-QUICK = 25
+QUICK = 10
 LONG_CASES = 20
 LONG = 30
 
@@ -51,7 +51,7 @@ def check(protocol: str, seeds: range, cycles: bool) -> list[History]:
 @pytest.mark.parametrize("protocol", EXACT)
 def test_every_seed_ends_with_exactly_the_right_output(protocol: str, cycles: bool) -> None:
     histories = check(protocol, range(QUICK), cycles)
-    assert sum(history.recoveries for history in histories) > QUICK // 2, "they do fail"
+    assert sum(history.recoveries for history in histories) > QUICK // 4, "they do fail"
 
 
 @pytest.mark.long
@@ -66,7 +66,7 @@ def test_a_thousand_seeds_end_with_exactly_the_right_output(
 
 
 def test_at_least_once_loses_nothing_and_doubles_only_after_failures() -> None:
-    histories = check("at-least-once", range(60), cycles=False)
+    histories = check("at-least-once", range(30), cycles=False)
     assert sum(history.duplicated for history in histories) > 0, "it is not exactly-once by luck"
     for seed in range(30):
         calm = World(seed, shape_for(seed), NO_FAULTS, scheme_for("at-least-once", seed)).run()
@@ -97,7 +97,7 @@ def check_memory(seeds: range) -> Counter[str]:
 
 
 def test_with_logs_in_memory_what_is_lost_is_counted() -> None:
-    found = check_memory(range(40))
+    found = check_memory(range(20))
     assert 5 < found["losing"] < found["runs"]
 
 
@@ -131,16 +131,16 @@ def stop_and_resume(protocol: str, seed: int, cycles: bool) -> int:
 
 @pytest.mark.parametrize("protocol", [*EXACT, "at-least-once"])
 def test_a_run_stopped_among_faults_and_resumed_ends_with_the_right_output(protocol: str) -> None:
-    stops = sum(stop_and_resume(protocol, seed, cycles=False) for seed in range(12))
+    stops = sum(stop_and_resume(protocol, seed, cycles=False) for seed in range(6))
     if protocol in EXACT:
-        stops += sum(stop_and_resume(protocol, seed, cycles=True) for seed in range(12))
+        stops += sum(stop_and_resume(protocol, seed, cycles=True) for seed in range(6))
     assert stops > 2, "they do stop"
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("protocol", EXACT)
 def test_hundreds_of_runs_are_stopped_and_resumed(protocol: str) -> None:
-    for seed in range(12, 150):
+    for seed in range(6, 150):
         for cycles in (False, True):
             stop_and_resume(protocol, seed, cycles)
 

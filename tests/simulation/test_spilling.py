@@ -29,7 +29,7 @@ from everstream.simulation.storm import scheme_for
 from everstream.simulation.world import World
 
 CYCLIC = ["unaligned", "uncoordinated", "hmnr", "bcs"]
-QUICK = 20
+QUICK = 10
 LONG_CASES = 20
 LONG = 50
 KILLS = Faults(worker_kills=9)
@@ -148,7 +148,7 @@ def test_the_loops_of_every_day_end_exactly_with_next_to_no_memory(
 def test_frames_of_an_unaligned_checkpoint_wait_on_disk_without_a_cycle_too(
     tally: Counter[str],
 ) -> None:
-    check("unaligned", range(15), Faults(), shape_for)
+    check("unaligned", range(8), Faults(), shape_for)
     assert tally["at inputs"] > 15 and tally["fetched"] > 3 and not tally["at outputs"]
 
 

@@ -141,6 +141,7 @@ def test_wishes_from_before_there_is_a_driver_are_told_to_it() -> None:
     assert driver.told == [{"frequency": "5"}, "requested"]
 
 
+@pytest.mark.spark("only Spark has slots")
 def test_two_pipelines_run_at_once_and_each_has_slots_of_its_own() -> None:
     heard = Until(), Until()
     one, other = endless("one"), endless("other")

@@ -184,6 +184,7 @@ def test_what_is_shown_of_a_ticket_does_not_hold_its_word(kept: Kept) -> None:
     assert kept.sockets.keys.secret.decode() not in repr(Admission(kept.sockets.keys))
 
 
+@pytest.mark.spark("looks into the task that Spark gets")
 def test_a_captured_task_holds_no_key_and_cannot_join_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -24,6 +24,7 @@ def damaged(folder: Path) -> str:
     return str(folder)
 
 
+@pytest.mark.spark("names a Spark that cannot be reached")
 def test_a_store_whose_manifests_are_all_damaged_is_refused_before_spark_starts(
     tmp_path: Path,
 ) -> None:

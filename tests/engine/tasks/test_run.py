@@ -247,6 +247,7 @@ def test_without_checkpoints_a_failure_starts_over_and_the_end_is_still_exact() 
     assert [report.from_epoch for report in result.recoveries] == [0]
 
 
+@pytest.mark.spark("only Spark has slots")
 def test_more_workers_than_slots_are_packed_and_said_so() -> None:
     pipeline = es.Pipeline("packed")
     pipeline.source(es.Range(1000), shards=8).key_by(lambda n: n).map(lambda n: n).collect()

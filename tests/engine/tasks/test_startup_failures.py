@@ -23,6 +23,7 @@ sys.meta_path.insert(0, Gone())
 """
 
 
+@pytest.mark.spark("a worker of Spark has a Python of its own")
 def test_a_worker_without_everstream_is_named_with_the_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,7 +124,7 @@ def test_every_view_of_a_real_run_fits_the_schema(told: Told) -> None:
 
 def test_the_view_of_a_running_pipeline_says_how_it_goes(told: Told) -> None:
     view = told.views["running"]
-    assert (view["pipeline"], view["engine"], view["protocol"]) == ("told", "tasks", "aligned")
+    assert (view["pipeline"], view["engine"], view["protocol"]) == ("told", "local", "aligned")
     by_name = {row["name"]: row for row in view["operators"]}
     assert by_name["total"]["shards"] == 2 and by_name["careful"]["chain"] == "numbers"
     assert [(edge["from"], edge["routing"]) for edge in view["edges"]] == [
