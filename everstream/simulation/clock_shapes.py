@@ -25,7 +25,7 @@ class Later(Operator):
         ctx.state.put("held", [*held, (ctx.now_s + self.WAIT_S, record)])
         self._ask(ctx)
 
-    def on_timer(self, now_s: float, ctx: Context) -> None:
+    def on_wake(self, now_s: float, ctx: Context) -> None:
         self._give(now_s, ctx)
         self._ask(ctx)
 
@@ -45,7 +45,7 @@ class Later(Operator):
 
     def _ask(self, ctx: Context) -> None:
         for due_s, _ in self._held(ctx)[:1]:
-            ctx.call_at(due_s)
+            ctx.wake_at(due_s)
 
 
 def alarms(chance: random.Random) -> Shape:
