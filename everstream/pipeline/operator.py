@@ -27,7 +27,9 @@ from everstream.pipeline.spreading import (
     Spread,
     redistribute_entries,
 )
+from everstream.pipeline.timers import TIMERS_STATE, Timers
 from everstream.pipeline.times import NO_WATERMARK
+from everstream.state.backends.memory import MemoryBackend
 from everstream.state.backends.protocol import StateBackend
 from everstream.state.migrating import FIRST_VERSION, Migration
 
@@ -139,7 +141,9 @@ class Context:
         self.announced = NO_WATERMARK
         """The watermark given to `advance_watermark`."""
         self.wanted_at_s = math.inf
-        """The time given to `call_at`."""
+        """The time given to `wake_at`."""
+        self.timers = Timers(self, lambda: MemoryBackend(name="timers"))
+        """Calls for a key at a time: `on_timer`."""
         self.on_error = on_error
         self._clock_s = clock_s
         self.moment = moment if moment is not None else Moment()
@@ -197,11 +201,11 @@ class Context:
         """
         self.announced = max(self.announced, watermark)
 
-    def call_at(self, time_s: float) -> None:
-        """Have `on_timer` called at this processing time; the earliest request counts.
+    def wake_at(self, time_s: float) -> None:
+        """Have `on_wake` called at this processing time; the earliest request counts.
 
-        Requests are lost in a crash: make them again in `on_start`. When all input has ended, a
-        pending request is dropped: emit what is still waiting in `on_end`.
+        For operators without keys that compute again when they wake what is due: requests are not
+        saved. `ctx.timers` are.
         """
         self.asked_time = True
         self.wanted_at_s = min(self.wanted_at_s, time_s)
@@ -419,6 +423,7 @@ class Operator:
             name: declared.spread for name, declared in declared_state(type(self)).items()
         }
         spreads[CONTEXT_STATE] = self.spread
+        spreads[TIMERS_STATE] = "entry"
         return {
             name: redistribute_entries(
                 spreads.get(name), {n: kept.get(name, {}) for n, kept in parts.items()}, place, name
@@ -432,7 +437,7 @@ class Operator:
     def on_end(self, ctx: Context) -> None:
         """Called when all inputs have ended: the last chance to emit.
 
-        Pending timers are dropped after this, and `on_timer` is not called any more.
+        Pending timers of processing time are dropped after this; those of event time have fired.
         """
 
     def on_watermark(self, watermark: int, ctx: Context) -> None:
@@ -441,8 +446,14 @@ class Operator:
         Called with `es.END_OF_TIME` when all inputs have ended, before `on_end`.
         """
 
-    def on_timer(self, now_s: float, ctx: Context) -> None:
-        """Called at the time requested with `ctx.call_at`; never after `on_end`."""
+    def on_timer(self, key: Any, name: str, at: int, ctx: Context) -> None:
+        """A timer that was set with `ctx.timers` is due; `at` is the time it was set to, in microseconds.
+
+        Called once per timer, in the order of their times. `ctx.key` is its key.
+        """
+
+    def on_wake(self, now_s: float, ctx: Context) -> None:
+        """Called at the time requested with `ctx.wake_at`; never after `on_end`."""
 
     def tunable(self) -> dict[str, str]:
         """What can be changed while running: name -> initial value, as text."""

@@ -15,9 +15,9 @@ import polars as pl
 from everstream.errors import UserError
 from everstream.pipeline.keys import Keying
 
-Spread: TypeAlias = Literal["key", "split", "union", "broadcast"]
-"""By the key of the records; each entry to one shard; all entries to every shard; all shards have
-the same."""
+Spread: TypeAlias = Literal["key", "entry", "split", "union", "broadcast"]
+"""By the key of the records; by a tuple that begins with it; each entry to one shard; all entries to
+every shard; all shards have the same."""
 Entries: TypeAlias = Mapping[Any, Any]
 V = TypeVar("V")
 
@@ -74,6 +74,8 @@ def redistribute_entries(
     match spread:
         case "key":
             return _by_key(parts, place, state)
+        case "entry":
+            return _by_key(parts, place, state, lambda entry: entry[0])
         case "split":
             together = _together(parts, place, state)
             return dict(list(together.items())[place.shard :: place.shards])
@@ -89,7 +91,12 @@ def redistribute_entries(
             )
 
 
-def _by_key(parts: Mapping[int, Entries], place: Place, state: str) -> dict[Any, Any]:
+def _by_key(
+    parts: Mapping[int, Entries],
+    place: Place,
+    state: str,
+    key_of: Callable[[Any], Hashable] = lambda entry: entry,
+) -> dict[Any, Any]:
     if not place.keying:
         raise UserError(
             f"operator '{place.operator}' keeps {state} by key, but its records are not keyed: "
@@ -97,11 +104,11 @@ def _by_key(parts: Mapping[int, Entries], place: Place, state: str) -> dict[Any,
         )
     mine: dict[Any, Any] = {}
     for number, entries in parts.items():
-        keys = list(entries)
+        keys = [key_of(entry) for entry in entries]
         place.check_keys(keys, number, state)
-        for key, owned in zip(keys, place.owns(keys), strict=True):
+        for entry, owned in zip(entries, place.owns(keys), strict=True):
             if owned:
-                mine[key] = entries[key]
+                mine[entry] = entries[entry]
     return mine
 
 

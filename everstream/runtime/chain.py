@@ -27,6 +27,7 @@ from everstream.pipeline.graph import ByKey, Kind
 from everstream.pipeline.operator import (
     Context,
     Moment,
+    Operator,
     bind_state,
     process_tolerantly,
     without_key,
@@ -35,6 +36,7 @@ from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.sink import Committable, Permit, Sink, SinkShard
 from everstream.pipeline.source import EndOfStream
 from everstream.pipeline.spreading import CONTEXT_STATE
+from everstream.pipeline.timers import TIMERS_STATE, TimeKind, Timers
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK, ForwardClock
 from everstream.pipeline.tuning import Settings, Tuning, merged, tunable_in
 from everstream.runtime.channel_state import CHANNELS
@@ -168,6 +170,7 @@ class ChainStages:
             else:
                 bind_state(what, partial(self.state.keystore, name))
                 stage.operator = what
+                ctx.timers = self._timers(name, what, ctx)
             ctx.settings = self.settings
             dead_letters = graph.nodes[name].dead_letters
             if dead_letters is not None:
@@ -180,6 +183,17 @@ class ChainStages:
         for stage in self.stages.values():
             if stage.reader is not None:
                 self._tune(stage)
+
+    def _timers(self, name: str, operator: Operator, ctx: Context) -> Timers:
+        saved = self.state.has(name, TIMERS_STATE)
+        timers = Timers(ctx, partial(self.state.keystore, name, TIMERS_STATE), saved=saved)
+        timers.can_fire = type(operator).on_timer is not Operator.on_timer
+        if not timers.can_fire and (pending := timers.pending()):
+            raise UserError(
+                f"operator '{ctx.operator}' has {len(pending)} timers in its checkpoint, but no "
+                "on_timer any more. Define on_timer(self, key, name, at, ctx), if only to ignore them."
+            )
+        return timers
 
     def _open_sink(
         self,
@@ -279,8 +293,16 @@ class ChainStages:
             if stage.operator is not None and stage.ctx.wanted_at_s <= now_s:
                 self._enter(stage)
                 stage.ctx.wanted_at_s = math.inf
-                stage.operator.on_timer(now_s, stage.ctx)
+                self._fire(stage, "processing", int(now_s * 1e6))
+                stage.operator.on_wake(now_s, stage.ctx)
                 self._forward_emitted(stage)
+
+    def _fire(self, stage: ChainStage, time: TimeKind, until: int) -> None:
+        """Call `on_timer` for the timers of a stage that are due."""
+        assert stage.operator is not None
+        for _ in stage.ctx.timers.fire(stage.operator, time, until):
+            self._keep_rejected(stage)
+            self._forward_emitted(stage)
 
     def read(self) -> Batch | EndOfStream | None:
         head = self.head
@@ -328,6 +350,7 @@ class ChainStages:
                 self._enter(stage)
                 stage.operator.on_end(stage.ctx)
                 self._forward_emitted(stage)
+                stage.ctx.timers.drop_pending()
                 stage.ctx.wanted_at_s = math.inf
 
     def _process(
@@ -403,6 +426,7 @@ class ChainStages:
         stage.ctx.watermark = watermark
         if stage.operator is not None:
             self._enter(stage)
+            self._fire(stage, "event", watermark)
             stage.operator.on_watermark(watermark, stage.ctx)
             self._forward_emitted(stage)
 

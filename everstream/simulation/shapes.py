@@ -59,7 +59,7 @@ class Later(Operator):
         ctx.state.put("held", [*held, (ctx.now_s + self.WAIT_S, record)])
         self._ask(ctx)
 
-    def on_timer(self, now_s: float, ctx: Context) -> None:
+    def on_wake(self, now_s: float, ctx: Context) -> None:
         self._give(now_s, ctx)
         self._ask(ctx)
 
@@ -79,7 +79,7 @@ class Later(Operator):
 
     def _ask(self, ctx: Context) -> None:
         for due_s, _ in self._held(ctx)[:1]:
-            ctx.call_at(due_s)
+            ctx.wake_at(due_s)
 
 
 def alarms(chance: random.Random) -> Shape:
@@ -417,9 +417,41 @@ def columns(chance: random.Random) -> Shape:
     return Shape("columns", workers, build, expected)
 
 
+class Echo(Operator):
+    """Emits each number a while after it, in event time, and once more after that."""
+
+    def process(self, record: dict[str, int], ctx: Context) -> None:
+        ctx.timers.set(record["n"] * 1_000 + 7_000, name=f"{record['n']}:0")
+        ctx.timers.set(0, name="cancelled")
+        ctx.timers.cancel("cancelled")
+
+    def on_timer(self, key: int, name: str, at: int, ctx: Context) -> None:
+        number, echoes = map(int, name.split(":"))
+        ctx.emit((key, number, echoes, at))
+        if not echoes:
+            ctx.timers.set(at + 11_000, name=f"{number}:1")
+
+
+def echoes(chance: random.Random) -> Shape:
+    """Timers of event time: each fires once, at its own time, whatever fails."""
+    n, keys, batch = chance.randint(20, 80), chance.randint(1, 5), chance.randint(1, 9)
+    sources, shards, workers = chance.randint(1, 3), chance.randint(1, 3), chance.randint(1, 4)
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = pipeline.source(Range(n, column="n", batch=batch), name="numbers", shards=sources)
+        keyed = numbers.event_time("n", unit="ms").key_by(lambda row: row["n"] % keys)
+        keyed.process(Echo(), name="echo", shards=shards).sink(OutsideSink(world), name="out")
+
+    def expected() -> dict[str, list[Any]]:
+        times = ((0, 7_000), (1, 18_000))
+        return {"out": [(x % keys, x, e, x * 1_000 + at) for x in range(n) for e, at in times]}
+
+    return Shape("echoes", workers, build, expected)
+
+
 CLOCK_SHAPES = (alarms,)
 """Shapes that depend on the clock of a machine, for runs in which clocks are set."""
-EVENT_TIME_SHAPES = (windows, joined)
+EVENT_TIME_SHAPES = (windows, joined, echoes)
 """These work on columns and cost ten times as much: seeds select from the others."""
 CYCLES = (loop, long_loop)
 SHAPES = (line, shuffle, diamond, many_sinks, ordered_farm, uneven_join)

@@ -172,6 +172,10 @@ class ShardState:
             self._base = None
         return store
 
+    def has(self, operator: str, name: str) -> bool:
+        """Whether there is such a store, from a checkpoint or made since."""
+        return (operator, name) in self._stores
+
     @property
     def keys(self) -> int:
         """The number of keys in all stores together."""

@@ -10,6 +10,7 @@ from everstream.errors import UserError
 from everstream.pipeline.event_time.windows import Duration
 from everstream.pipeline.operator import OUT, Operator
 from everstream.pipeline.stream import Pipeline, Stream
+from everstream.pipeline.timers import Timer
 from everstream.testing.pipeline_harness import START, Harness, harness
 from everstream.testing.records import Records
 
@@ -116,6 +117,6 @@ class OperatorHarness:
         """Its state: key -> value; name: which, if it declares several."""
         return self._harness.state(OPERATOR, name)
 
-    def timers(self) -> list[float]:
-        """When its shards want to be called next, in seconds since 1970."""
+    def timers(self) -> list[Timer]:
+        """Its pending timers (key, name, time in microseconds), the next one first."""
         return self._harness.timers(OPERATOR)

@@ -7,7 +7,6 @@ everything it caused is done. Time passes only in `advance`, and a checkpoint is
 """
 
 import itertools
-import math
 import tempfile
 from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
@@ -34,6 +33,7 @@ from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.spreading import CONTEXT_STATE
 from everstream.pipeline.state_backend import any_on_disk
 from everstream.pipeline.stream import Pipeline
+from everstream.pipeline.timers import Timer
 from everstream.pipeline.times import TimeOf, microseconds
 from everstream.runtime.runner import ShardRunner
 from everstream.simulation.faults import NO_FAULTS
@@ -302,12 +302,12 @@ class Harness:
             raise UserError(f"'{operator}' has several states: name one of {', '.join(filled)}.")
         return found[name] if name is not None else found[filled[0]] if filled else {}
 
-    def timers(self, operator: str) -> list[float]:
-        """When shards of an operator want to be called next, in seconds since 1970."""
+    def timers(self, operator: str) -> list[Timer]:
+        """The pending timers of an operator (key, name, time in microseconds), the next one first."""
         name = operator.partition(":")[0]
-        runners = self._runners_of(operator)
-        times_s = (runner.chain.stages[name].ctx.wanted_at_s for runner in runners)
-        return sorted(time_s for time_s in times_s if time_s != math.inf)
+        chains = (runner.chain for runner in self._runners_of(operator))
+        pending = (timer for chain in chains for timer in chain.stages[name].ctx.timers.pending())
+        return sorted(pending, key=lambda timer: timer.at)
 
     # Implementation.
 

@@ -34,7 +34,7 @@ class Clock:
         self.now_s = at_s
         if self.ctx.wanted_at_s <= at_s:
             self.ctx.wanted_at_s = float("inf")
-            self.batches.on_timer(at_s, self.ctx)
+            self.batches.on_wake(at_s, self.ctx)
         if records:
             self.batches.process_batch(list(records), self.ctx)
         return self.out()

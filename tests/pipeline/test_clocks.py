@@ -106,14 +106,14 @@ class Alarm(Operator):
     def on_start(self, ctx: Context) -> None:
         due_s = ctx.state.get("due_s")
         if due_s is not None:
-            ctx.call_at(due_s)
+            ctx.wake_at(due_s)
 
     def process(self, record: Any, ctx: Context) -> None:
         if ctx.state.get("due_s") is None:
             ctx.state.put("due_s", ctx.now_s + 10)
-            ctx.call_at(ctx.now_s + 10)
+            ctx.wake_at(ctx.now_s + 10)
 
-    def on_timer(self, now_s: float, ctx: Context) -> None:
+    def on_wake(self, now_s: float, ctx: Context) -> None:
         RUNG.append(now_s)
 
 

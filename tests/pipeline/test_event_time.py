@@ -76,13 +76,13 @@ class Reminder(es.Operator):
     """Asks for a timer that is due long after the input has ended, and keeps what came."""
 
     def on_start(self, ctx: es.Context) -> None:
-        ctx.call_at(ctx.now_s + 1e6)
+        ctx.wake_at(ctx.now_s + 1e6)
 
     def process(self, record: Any, ctx: es.Context) -> None:
         ctx.state.put("held", [*ctx.state.get("held", []), record])
-        ctx.call_at(ctx.now_s + 1e6)
+        ctx.wake_at(ctx.now_s + 1e6)
 
-    def on_timer(self, now_s: float, ctx: es.Context) -> None:
+    def on_wake(self, now_s: float, ctx: es.Context) -> None:
         ctx.emit("timer")
 
     def on_watermark(self, watermark: int, ctx: es.Context) -> None:
@@ -92,7 +92,7 @@ class Reminder(es.Operator):
     def on_end(self, ctx: es.Context) -> None:
         for record in ctx.state.get("held", []):
             ctx.emit(record)
-        ctx.call_at(ctx.now_s)
+        ctx.wake_at(ctx.now_s)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -112,7 +112,7 @@ def test_a_timer_that_is_due_when_the_input_has_ended_is_not_called() -> None:
     called: list[float] = []
 
     class Counting(Reminder):
-        def on_timer(self, now_s: float, ctx: es.Context) -> None:
+        def on_wake(self, now_s: float, ctx: es.Context) -> None:
             called.append(now_s)
 
     it = bench(lambda stream: stream.process(Counting()), items=[1, 2])

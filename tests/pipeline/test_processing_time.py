@@ -40,7 +40,7 @@ class Clock:
         out = []
         if self.ctx.wanted_at_s <= at_s:
             self.ctx.wanted_at_s = float("inf")
-            self.windows.on_timer(at_s, self.ctx)
+            self.windows.on_wake(at_s, self.ctx)
             out += self._emitted()
         if keys:
             self.local.process_batch(pl.DataFrame({"k": keys}), self.ctx)

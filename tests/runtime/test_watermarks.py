@@ -353,15 +353,15 @@ def test_a_frame_for_the_time_alone_costs_and_gives_back_credit() -> None:
 def test_an_operator_is_called_when_it_asked_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     class Alarm(Operator):
         def on_start(self, ctx: Context) -> None:
-            ctx.call_at(20.0)
-            ctx.call_at(10.0)
+            ctx.wake_at(20.0)
+            ctx.wake_at(10.0)
 
         def process(self, record: Any, ctx: Context) -> None: ...
 
-        def on_timer(self, now_s: float, ctx: Context) -> None:
+        def on_wake(self, now_s: float, ctx: Context) -> None:
             Heard.notes.append((now_s, ctx.now_s))
             if now_s < 30:
-                ctx.call_at(30.0)
+                ctx.wake_at(30.0)
 
     Heard.notes.clear()
     it = bench(lambda s: s.process(Alarm()))

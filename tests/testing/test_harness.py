@@ -302,25 +302,11 @@ def test_streams_are_joined_when_both_watermarks_allow_it() -> None:
 class TimesOut(es.Operator):
     """Emits a key a minute after its last record."""
 
-    due = es.Keyed[float](init=float)
-
-    def on_start(self, ctx: es.Context) -> None:
-        self._ask(ctx)
-
     def process(self, record: str, ctx: es.Context) -> None:
-        self.due[ctx.key] = ctx.now_s + 60
-        self._ask(ctx)
+        ctx.timers.set(after="60s", time="processing")
 
-    def on_timer(self, now_s: float, ctx: es.Context) -> None:
-        for key, due in self.due.items():
-            if due <= now_s:
-                ctx.emit((key, now_s))
-                del self.due[key]
-        self._ask(ctx)
-
-    def _ask(self, ctx: es.Context) -> None:
-        for _, due in self.due.items():
-            ctx.call_at(due)
+    def on_timer(self, key: str, name: str, at: int, ctx: es.Context) -> None:
+        ctx.emit((key, ctx.now_s))
 
 
 def test_timers_fire_in_virtual_time_each_at_its_own_moment() -> None:
@@ -333,7 +319,8 @@ def test_timers_fire_in_virtual_time_each_at_its_own_moment() -> None:
         h.push("names", ["ada"])
         h.advance("20s")
         h.push("names", ["bob"])
-        assert h.timers("timeout") == [began_s + 60]
+        due = [(timer.key, timer.at / 1e6 - began_s) for timer in h.timers("timeout")]
+        assert due == [("ada", 60), ("bob", 80)]
         h.advance(39.5)
         assert h.uncommitted("out") == []
         h.checkpoint()
@@ -589,10 +576,10 @@ def test_an_operator_that_never_rests_is_found() -> None:
         repeatable = True
 
         def process(self, record: Any, ctx: es.Context) -> None:
-            ctx.call_at(ctx.now_s)
+            ctx.wake_at(ctx.now_s)
 
-        def on_timer(self, now_s: float, ctx: es.Context) -> None:
-            ctx.call_at(now_s)
+        def on_wake(self, now_s: float, ctx: es.Context) -> None:
+            ctx.wake_at(now_s)
 
     pipeline = es.Pipeline("restless")
     rows = pipeline.source(es.FromList([]), name="rows")

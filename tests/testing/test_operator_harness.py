@@ -15,21 +15,16 @@ class Balance(es.Operator):
 
     amount = es.Keyed[int](init=int)
 
-    def on_start(self, ctx: es.Context) -> None:
-        if len(self.amount):
-            ctx.call_at(ctx.now_s + 60)
-
     def process(self, record: tuple[str, int], ctx: es.Context) -> None:
         self.amount[ctx.key] += record[1]
         ctx.emit((ctx.key, self.amount[ctx.key]))
         if self.amount[ctx.key] < 0:
             ctx.emit(ctx.key, output="overdrawn")
-            ctx.call_at(ctx.now_s + 60)
+            ctx.timers.set(after="60s", time="processing")
 
-    def on_timer(self, now_s: float, ctx: es.Context) -> None:
-        for key, amount in self.amount.items():
-            if amount < 0:
-                ctx.emit((key, now_s), output="overdrawn")
+    def on_timer(self, key: str, name: str, at: int, ctx: es.Context) -> None:
+        if self.amount[key] < 0:
+            ctx.emit((key, at / 1e6), output="overdrawn")
 
     def on_watermark(self, watermark: int, ctx: es.Context) -> None:
         if watermark < es.END_OF_TIME:
@@ -57,7 +52,7 @@ def test_records_go_in_and_output_and_state_are_seen_at_once() -> None:
 def test_timers_are_called_when_time_has_advanced() -> None:
     with balance(start=1000.0) as op:
         op.push([("ada", -1)])
-        assert op.timers() == [1060.0]
+        assert op.timers() == [("ada", "", 1_060_000_000)]
         op.advance("59s")
         assert op.output("overdrawn") == ["ada"]
         op.advance("1h")

@@ -219,7 +219,7 @@ class ProcessingTimeAggregates(PaneAggregates):
 
     def on_start(self, ctx: Context) -> None:
         super().on_start(ctx)
-        self._ask_for_timer(ctx)
+        self._ask_to_wake(ctx)
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         # The clock may be behind that of another machine, or of an earlier run.
@@ -228,21 +228,21 @@ class ProcessingTimeAggregates(PaneAggregates):
         parts = columns_of(batch, ctx.operator)
         dated = parts.with_columns(pane.cast(pl.Datetime("us", "UTC")).alias(PANE))
         self.add(dated.select(*self.keys_of(dated), PANE, *self.aggregates.part_names), ctx)
-        self._ask_for_timer(ctx)
+        self._ask_to_wake(ctx)
 
     def on_watermark(self, watermark: int, ctx: Context) -> None:
         """Event time does not matter here, but its end does: no more records will come."""
         if watermark == END_OF_TIME:
             super().on_watermark(watermark, ctx)
 
-    def on_timer(self, now_s: float, ctx: Context) -> None:
+    def on_wake(self, now_s: float, ctx: Context) -> None:
         super().on_watermark(int(now_s * 1e6), ctx)
-        self._ask_for_timer(ctx)
+        self._ask_to_wake(ctx)
 
-    def _ask_for_timer(self, ctx: Context) -> None:
+    def _ask_to_wake(self, ctx: Context) -> None:
         for window, panes in self.rules:
             for pane in panes.groups[:1]:
-                ctx.call_at((window.starts(pane, self.fired)[0] + window.size_us) / 1e6)
+                ctx.wake_at((window.starts(pane, self.fired)[0] + window.size_us) / 1e6)
 
 
 class SessionAggregates(_Aggregating):

@@ -80,7 +80,7 @@ class Batches(Operator):
         self._emit_full(ctx)
         self._wait(ctx)
 
-    def on_timer(self, now_s: float, ctx: Context) -> None:
+    def on_wake(self, now_s: float, ctx: Context) -> None:
         if self._pending and now_s >= self._deadline_s(now_s):
             self._emit([self._pending], len(self._pending), ctx)
         self._wait(ctx)
@@ -124,7 +124,7 @@ class Batches(Operator):
 
     def _wait(self, ctx: Context) -> None:
         if self._pending and self._within_s is not None:
-            ctx.call_at(self._deadline_s(ctx.now_s))
+            ctx.wake_at(self._deadline_s(ctx.now_s))
 
 
 def _joined(pending: list[list[Any]]) -> list[Any]:
