@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from everstream.errors import EverstreamError, UserError
+from everstream.errors import EverstreamError, InternalError, UserError
 
 OK, FAILED, USAGE, TIMED_OUT, KILLED = 0, 1, 2, 124, 130
 console = Console()
@@ -30,9 +30,11 @@ def say_error(text: str) -> None:
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """An error in this block is reported, and ends the command with its exit code."""
+    """An error in this block is reported, and ends the command with its exit code; a bug has a traceback."""
     try:
         yield
+    except InternalError:
+        raise
     except EverstreamError as error:
         say_error(str(error))
         raise typer.Exit(USAGE if isinstance(error, UserError) else FAILED) from None

@@ -18,6 +18,7 @@ from everstream.errors import EverstreamError, UserError
 from everstream.pipeline.batch import Batch, joined, records_of
 from everstream.pipeline.checkpointing import StateKind as StateKind
 from everstream.pipeline.event_time.lateness import RecordWatermarks
+from everstream.pipeline.event_time.timers import TIMERS_STATE, Timers
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.rejects import OnError, Rejected, describe
 from everstream.pipeline.spreading import (
@@ -27,7 +28,6 @@ from everstream.pipeline.spreading import (
     Spread,
     redistribute_entries,
 )
-from everstream.pipeline.timers import TIMERS_STATE, Timers
 from everstream.pipeline.times import NO_WATERMARK
 from everstream.state.backends.memory import MemoryBackend
 from everstream.state.backends.protocol import StateBackend

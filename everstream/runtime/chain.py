@@ -23,6 +23,7 @@ from everstream.errors import EverstreamError, RefusedRecords, UserError
 from everstream.pipeline.aggregation.local_parts import LATE
 from everstream.pipeline.batch import Batch, taken, without
 from everstream.pipeline.event_time.lateness import RecordWatermarks
+from everstream.pipeline.event_time.timers import TIMERS_STATE, TimeKind, Timers
 from everstream.pipeline.graph import ByKey, Kind
 from everstream.pipeline.operator import (
     Context,
@@ -36,7 +37,6 @@ from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.sink import Committable, Permit, Sink, SinkShard
 from everstream.pipeline.source import EndOfStream
 from everstream.pipeline.spreading import CONTEXT_STATE
-from everstream.pipeline.timers import TIMERS_STATE, TimeKind, Timers
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK, ForwardClock
 from everstream.pipeline.tuning import Settings, Tuning, merged, tunable_in
 from everstream.runtime.channel_state import CHANNELS

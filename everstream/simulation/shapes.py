@@ -418,7 +418,7 @@ def columns(chance: random.Random) -> Shape:
 
 
 class Echo(Operator):
-    """Emits each number a while after it, in event time, and once more after that."""
+    """Emits each number a while after it, in event time, and a second time after that."""
 
     def process(self, record: dict[str, int], ctx: Context) -> None:
         ctx.timers.set(record["n"] * 1_000 + 7_000, name=f"{record['n']}:0")

@@ -7,10 +7,10 @@ from typing import Any, Final, Self
 from everstream.connectors.collect import Collect
 from everstream.connectors.generate.sources import FromList
 from everstream.errors import UserError
+from everstream.pipeline.event_time.timers import Timer
 from everstream.pipeline.event_time.windows import Duration
 from everstream.pipeline.operator import OUT, Operator
 from everstream.pipeline.stream import Pipeline, Stream
-from everstream.pipeline.timers import Timer
 from everstream.testing.pipeline_harness import START, Harness, harness
 from everstream.testing.records import Records
 

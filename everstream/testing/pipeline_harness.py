@@ -26,6 +26,7 @@ from everstream.core.upgrade.compatibility import UpgradeOverrides, going_on
 from everstream.errors import EverstreamError, InternalError, UserError
 from everstream.pipeline.checkpointing import Checkpointing, Coordinated, Uncoordinated
 from everstream.pipeline.describing import check_names
+from everstream.pipeline.event_time.timers import Timer
 from everstream.pipeline.event_time.windows import Duration
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.operators.builtin import EventTime
@@ -33,7 +34,6 @@ from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.spreading import CONTEXT_STATE
 from everstream.pipeline.state_backend import any_on_disk
 from everstream.pipeline.stream import Pipeline
-from everstream.pipeline.timers import Timer
 from everstream.pipeline.times import TimeOf, microseconds
 from everstream.runtime.runner import ShardRunner
 from everstream.simulation.faults import NO_FAULTS

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import everstream as es
 from everstream import testing
 from everstream.errors import EverstreamError
-from everstream.pipeline.timers import DueTimes
+from everstream.pipeline.event_time.timers import DueTimes
 
 
 class Bell(es.Operator):

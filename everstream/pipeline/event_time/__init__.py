@@ -1,1 +1,1 @@
-"""Event time: windows, late records, and joins in time."""
+"""Event time: windows, late records, joins in time, and timers."""

@@ -7,7 +7,7 @@ timer that was cancelled or set again leaves its old place in the order behind, 
 
 Timers of event time fire when the watermark reaches them, in the order of their times, before the watermark
 is passed on. Timers of processing time fire when the clock of the worker reaches them. When all input has
-ended, event time is over: what is pending in event time fires, each key and name at most once more, and what
+ended, event time is over: what is pending in event time fires, once per key and name, and what
 is pending in processing time is dropped.
 """
 
@@ -171,7 +171,7 @@ class Timers:
     ) -> None:
         """Call `on_timer` at this time, once; a timer of this key with this name is moved.
 
-        after: instead of `at`, so long after now, in processing time. time: "event" follows the
+        after: instead of `at`, a duration from now, in processing time. time: "event" follows the
         watermark, "processing" the clock. key: default: the key of the record in `process`.
         A time that has passed already is due at the next watermark, or at once.
         """
@@ -293,7 +293,7 @@ class Timers:
                 f"ctx.timers.set({at!r}): give a datetime, or whole microseconds since 1970 as "
                 "ctx.watermark has them."
             )
-        return at.__index__()  # type: ignore[union-attr, no-any-return]
+        return at.__index__()  # type: ignore[union-attr]
 
 
 def _checked(time: TimeKind) -> TimeKind:
