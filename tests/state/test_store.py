@@ -36,6 +36,12 @@ def object_names(store: CheckpointStore) -> list[str]:
     return [Path(path).stem for path in store.blobs.list("objects/")]
 
 
+OFTEN_OPENED = pytest.mark.parametrize(
+    "url", ["disk", "memory", pytest.param("bucket", marks=pytest.mark.long)], indirect=True
+)
+"""For tests that open a store a hundred times: a bucket needs a second for two of them."""
+
+
 def test_an_object_comes_back_as_it_was_put(url: str) -> None:
     store = CheckpointStore.at(url)
     ref = store.put("shard-0/7", b"state")
@@ -343,6 +349,7 @@ def opened(url: str) -> tuple[CheckpointStore, Lease, int]:
     return store, lease, blobs.reads
 
 
+@OFTEN_OPENED
 def test_opening_a_store_takes_as_many_reads_however_often_it_was_opened(url: str) -> None:
     reads = []
     for number in range(120):
@@ -356,6 +363,7 @@ def test_opening_a_store_takes_as_many_reads_however_often_it_was_opened(url: st
     assert lease.number == 120 and store.survey().holder == Holder(120, lease.slot, "driver")
 
 
+@OFTEN_OPENED
 @pytest.mark.parametrize("damage", [None, b"", b"rubbish"])
 def test_an_index_that_is_lost_or_damaged_is_done_without(url: str, damage: bytes | None) -> None:
     store, lease, _ = opened(url)
@@ -380,6 +388,7 @@ def test_slots_are_listed_by_number_where_their_names_have_another_order(url: st
     assert log.slots(after=last + 1) == [last + 2]
 
 
+@OFTEN_OPENED
 def test_a_fresh_start_counts_when_its_slot_is_far_behind(url: str) -> None:
     store, lease, _ = opened(url)
     store.append_manifest(lease, body(epoch=1))

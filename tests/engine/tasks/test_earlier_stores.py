@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from everstream.cli.app import app
 from everstream.core.orders import Outcome
+from everstream.errors import StoreError
 from everstream.inspection import read_state
 from everstream.state.savepoints import import_savepoint
 from everstream.state.store import CheckpointStore
@@ -98,10 +99,18 @@ def test_an_earlier_store_runs_to_its_right_end(fixture: Path, tmp_path: Path) -
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "fixture", [f for f in FIXTURES if name_of(f) not in IN_SHORT], ids=labelled
+    "fixture", [f for f in FIXTURES if name_of(f) not in {*IN_SHORT, "signed"}], ids=labelled
 )
 def test_every_earlier_store_runs_to_its_right_end(fixture: Path, tmp_path: Path) -> None:
     check_end(fixture, tmp_path)
+
+
+@pytest.mark.parametrize("fixture", [f for f in FIXTURES if name_of(f) == "signed"], ids=labelled)
+def test_an_earlier_signed_store_whose_identity_anyone_could_have_replaced_is_refused(
+    fixture: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(StoreError, match="written by an earlier version, which did not sign it"):
+        check_end(fixture, tmp_path)
 
 
 @pytest.mark.parametrize(
