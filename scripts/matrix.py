@@ -64,7 +64,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 def build_wheel(folder: Path) -> Path:
     """The library as a wheel, from the files that git knows or would add."""
     source = folder / "source"
-    wanted = ("everstream", "everstream_command.py", "pyspark_everstream", "docs")
+    wanted = ("everstream", "everstream_*.py", "pyspark_everstream", "docs")
     files = (*wanted, "setup.py", "pyproject.toml", "README.md", "LICENSE")
     for name in run("git", "ls-files", "-co", "--exclude-standard", *files, cwd=ROOT).splitlines():
         if (ROOT / name).exists():

@@ -33,7 +33,6 @@ from everstream.pipeline.checkpointing import (
     in_words,
     seconds,
 )
-from everstream.pipeline.types import V
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from everstream.engine.reporting.listener import AnyListener
     from everstream.events import RunStatus
     from everstream.observability.monitoring.sampler import Monitor
+    from everstream.pipeline.types import V
 
 CAUGHT_UP: Final = "caught-up"
 """The value of `until` for a run that ends when it has caught up."""

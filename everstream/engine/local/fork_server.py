@@ -188,16 +188,10 @@ def _work(run: _Run, fork: Fork) -> None:
 def preload(modules: Iterable[str] = PRELOADED) -> None:
     for module in modules:
         with suppress(ImportError):  # a worker that needs it reports it
-            import_module(module)
+            loaded = import_module(module)
             if module == COMPILER:
-                _set_up_compiler()
-
-
-def _set_up_compiler() -> None:
-    """Compile something, so that no worker is the first to do it."""
-    from numba import njit
-
-    njit("int64(int64)")(_same)
+                # Compile something, so that no worker is the first to do it.
+                loaded.njit("int64(int64)")(_same)
 
 
 def _same(number: int) -> int:
