@@ -290,7 +290,7 @@ class ChainStages:
 
     def call_timers(self, now_s: float) -> None:
         for stage in self.stages.values():
-            if stage.operator is not None and stage.ctx.wanted_at_s <= now_s:
+            if stage.operator is not None and math.inf > stage.ctx.wanted_at_s <= now_s:
                 self._enter(stage)
                 stage.ctx.wanted_at_s = math.inf
                 self._fire(stage, "processing", int(now_s * 1e6))

@@ -13,7 +13,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 import everstream as es
-from everstream.connectors.spark import stream
+from everstream.connectors.spark import sources as stream
 from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.engine.reporting.listener import Listener
 from everstream.engine.spark.context import make_context

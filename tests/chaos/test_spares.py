@@ -37,7 +37,7 @@ def start(folder: Path, listener: Killer, checkpoint: Any, spares: int) -> Any:
 def standing_by(handle: Any) -> list[int]:
     """The processes that wait for a place."""
     driver = handle._driver
-    numbers = driver.coordinator.workers.spares if driver is not None else ()
+    numbers = driver.coordinator._run.workers.spares if driver is not None else ()
     found = [driver.attempts.process(TaskNumber(number)) for number in numbers]
     return [one.hello.pid for one in found if one is not None]
 

@@ -51,7 +51,7 @@ TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 
 GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
     "docs/guides/plan-the-interval.md": lambda: {
-        **vars(planning),
+        **{name: getattr(planning, name) for name in planning.__all__},
         "log": logging.getLogger("a reader's own"),
     },
 }
@@ -401,7 +401,7 @@ def test_the_connectors_of_their_guide_pass_the_suites() -> None:
     names["test_a_source"]()
 
 
-@on_all_engines_at_length
+@pytest.mark.spark("a DataFrame of Spark is read too")
 def test_the_store_of_its_guide_is_read_as_a_table(tmp_path: Path) -> None:
     make_context(MASTER, "documents")  # with this Python, which a reader's own shell would choose
     # Spark was started elsewhere, and looks up relative folders from there.
@@ -420,7 +420,7 @@ def test_the_store_of_its_guide_is_read_as_a_table(tmp_path: Path) -> None:
     assert {int(page): count for page, count in visits} == Counter(n % 7 for n in kept)
 
 
-@on_all_engines_at_length
+@pytest.mark.spark("Spark feeds the pipeline")
 def test_spark_feeds_a_pipeline_and_reads_its_output_on_their_page(tmp_path: Path) -> None:
     make_context(MASTER, "documents")
     folders = ("words-store/", "words-query/", "clicks/", "clicks-store/")
@@ -526,7 +526,7 @@ def test_the_sinks_are_promised_what_they_say_themselves() -> None:
     }
     sinks = [
         kind
-        for kind in vars(connectors).values()
+        for kind in (getattr(connectors, name) for name in connectors.__all__)
         if isinstance(kind, type) and issubclass(kind, everstream.Sink)
     ]
     assert promised == {

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pytest
 
 from everstream.inspection import read_tables
 from tests.engines import on_all_engines, on_all_engines_at_length
@@ -89,7 +90,7 @@ def test_primes_come_out_in_the_order_of_the_numbers(load: Load) -> None:
     assert found == [n for n in range(module.FIRST, module.LAST) if module.is_prime(n)]
 
 
-@on_all_engines_at_length
+@pytest.mark.spark("gives a DataFrame of Spark")
 def test_to_spark_gives_a_data_frame_of_the_last_counts(load: Load) -> None:
 
     module, _ = load("to_spark")

@@ -98,6 +98,7 @@ def test_a_pipeline_reads_a_streaming_query_while_a_worker_is_killed(
     rows = pipeline.source(es.SparkStream(frame, available_now=True), name="rows")
     rows.map(twice, name="twice").collect(name="out")
     result = pipeline.run(
+        engine="tasks",
         spark=session,
         store=tmp_path / "store",
         kill=["twice@150"],

@@ -17,7 +17,7 @@ import pytest
 
 import everstream as es
 from everstream.connectors.files.filesystem import filesystem_of
-from everstream.connectors.journal.log import HEADER_BYTES, JournalSegment, Log
+from everstream.connectors.journal.log import HEADER, JournalSegment, Log
 from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.orders import Outcome
 from everstream.core.registry import PROTOCOLS
@@ -247,7 +247,7 @@ def test_a_journal_names_nothing_that_may_move(tmp_path: Path) -> None:
     offset, rejected = es.Range(3).open(0, 1).offset, [Rejected("x", "ValueError: no")]
     fs, folder = filesystem_of(str(tmp_path), None)
     log = Log(fs, folder, "shard-0-of-1")
-    notes = log.encoded(JournalSegment(1, 0), 0, None, offset, rejected)[HEADER_BYTES:]
+    notes = log.encoded(JournalSegment(1, 0), 0, None, offset, rejected)[HEADER.size :]
     assert pickle.loads(notes) == (offset, rejected)
     assert names_in(notes) <= ALLOWED
 
