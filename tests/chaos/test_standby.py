@@ -58,6 +58,7 @@ def kill_all(command: Command) -> None:
             continue
 
 
+@pytest.mark.long  # Spark starts four times
 @pytest.mark.spark("a local driver is replaced before a standby notices that it is gone")
 def test_a_standby_goes_on_when_everything_of_the_first_is_killed(tmp_path: Path) -> None:
     stage = Stage(tmp_path)

@@ -48,14 +48,17 @@ class Saga:
 
 @pytest.fixture(scope="module")
 def saga(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Saga]:
-    """A timeout; Ctrl-C; a killed worker, driver and Spark. Each goes on from where it was."""
-    folder = tmp_path_factory.mktemp("saga")
-    prepare(folder, 10_000)
-    out = folder / "out"
-    same = ("run", "steady.py", "--every", "200ms", "--master", "local[3]")
+    """A timeout; Ctrl-C; a killed worker, driver and Spark. Each resumes from where the last one was.
 
-    def start(name: str, *more: str) -> Command:
-        return Command(*same, "--json", f"{name}.json", *more, cwd=folder)
+    Only the one whose Spark is killed runs on it: a store goes from one engine to another."""
+    folder = tmp_path_factory.mktemp("saga")
+    prepare(folder, 5_000)
+    out = folder / "out"
+    same = ("run", "steady.py", "--every", "200ms")
+
+    def start(name: str, *more: str, engine: str = "local") -> Command:
+        options = ("--json", f"{name}.json", "--engine", engine, *more)
+        return Command(*same, *options, cwd=folder)
 
     def output_up_to(records: int) -> Callable[[], bool]:
         return lambda: committed(out).total() >= records
@@ -63,13 +66,14 @@ def saga(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Saga]:
     command = start("timed_out", "--timeout", "1s")
     timed_out = ended(command, folder / "timed_out.json")
 
+    open_gate(folder, 10_000)
     command = start("interrupted")
     command.wait_for("output", output_up_to(10_000))
     command.process.send_signal(signal.SIGINT)
     interrupted = ended(command, folder / "interrupted.json")
 
     open_gate(folder, 40_000)
-    command = start("driver_killed", "--kill", "sum:1@500")
+    command = start("driver_killed", "--kill", "sum:1@500", "--master", "local[3]", engine="tasks")
     command.wait_for("output", output_up_to(40_000))
     command.driver().kill()
     open_gate(folder, 50_000)

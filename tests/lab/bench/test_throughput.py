@@ -54,6 +54,7 @@ def test_the_word_counts_check_finds_counts_that_only_add_up() -> None:
         load.check(dataclasses.replace(result, outputs={"collect": [swapped]}))
 
 
+@pytest.mark.long  # ten runs, half of them on Spark
 def test_the_command_prints_the_peers_beside_and_writes_the_figures(tmp_path: Path) -> None:
     file = tmp_path / "throughput.json"
     sizes = ["--bids", "100000", "--words", "20000", "--windowed-bids", "100000"]
