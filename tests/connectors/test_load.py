@@ -34,10 +34,8 @@ def closed_form(name: str, t: float) -> float:
         case "decreasing":
             return max(LOW, HIGH - (HIGH - LOW) * t / P)
         case _:
-            rise, top = P * 0.9, P * 0.95
-            if u <= rise:
-                return LOW
-            return LOW + (HIGH - LOW) * (1 - abs(u - top) / (top - rise))
+            rise = P * 0.9  # over the whole rest of the period: a sawtooth
+            return LOW if u <= rise else LOW + (HIGH - LOW) * (u - rise) / (P - rise)
 
 
 def load(name: Any) -> es.Load:

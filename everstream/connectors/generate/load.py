@@ -313,7 +313,7 @@ class Load:
     - `es.Load(500)`: a constant rate.
     - `es.Load("wave", period="10s", min=100, max=1000)`: a sine that begins in the middle; "binary":
       `min` for half a period, then `max`; "increasing" and "decreasing": once, within a period;
-      "spike": `min`, and in the last `spike` per cent of each period up to `max` and back;
+      "spike": `min`, and in the last `spike` per cent of each period up to `max`, then `min` at once;
       "random-walk": each period the rate moves by at most a tenth of the range, from `seed`.
     - `es.Load(lambda t: 100 + 5 * t)`: the function is called every `resolution`.
     - `es.Load.trace("trace.csv")`, `es.Load.parse("wave,10s,100,1000")`.
@@ -531,9 +531,8 @@ def _shape(name: str, lasts_s: float, least: float, most: float, spike: float, s
         case _:
             if spike == 0:
                 return Pieces([0.0, lasts_s], [least], [least], repeats=True)
-            rise_s, top_s = lasts_s * (1 - spike), lasts_s * (1 - spike / 2)
-            times_s = [0.0, rise_s, top_s, lasts_s]
-            return Pieces(times_s, [least, least, most], [least, most, least], repeats=True)
+            times_s = [0.0, lasts_s * (1 - spike), lasts_s]
+            return Pieces(times_s, [least, least], [least, most], repeats=True)
 
 
 def _result_in(path: Path) -> dict[str, Any]:
