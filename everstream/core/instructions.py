@@ -18,6 +18,8 @@ class LoadState:
     generation: Generation
     records: tuple[CheckpointRecord, ...]
     permit: Permit
+    reason: str = ""
+    """What has failed; empty when a run begins."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,8 @@ class Restore:
     """Per shard the records that hold its operators' state: one, unless the graph was changed."""
     takes_back: bool = True
     """Output of later checkpoints may have been committed: see `Permit`."""
+    reason: str = ""
+    """What has failed; empty when a run begins."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class Recover:
     """Channel -> how far its receiver has come, for every channel that starts or ends there."""
     takes_back: bool = True
     """Output of later checkpoints may have been committed: see `Permit`."""
+    reason: str = ""
+    """What has failed."""
 
 
 @dataclass(frozen=True)

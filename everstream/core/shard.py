@@ -209,7 +209,7 @@ class Shard:
             return []
         records = command.records.get(self.id, ())
         stable = CheckpointNumber(command.stable)
-        return self._go_back(command.generation, records, stable, stable, command.takes_back)
+        return self._go_back(command, records, stable, stable)
 
     def on_recover(self, command: Recover) -> list[Instruction]:
         """Some shards roll back: this one, or neighbours of it, or neither."""
@@ -220,7 +220,7 @@ class Shard:
             records = () if record is None else (record,)
             number = NO_CHECKPOINT if record is None else record.number
             stable = command.stable[self.id]
-            return self._go_back(command.generation, records, number, stable, command.takes_back)
+            return self._go_back(command, records, number, stable)
         if self._status is ShardStatus.NEW:
             # The command was meant for our predecessor; the coordinator will notice that it is
             # gone.
@@ -247,13 +247,13 @@ class Shard:
 
     def _go_back(
         self,
-        generation: Generation,
+        command: Restore | Recover,
         records: tuple[CheckpointRecord, ...],
         number: CheckpointNumber,
         stable: CheckpointNumber,
-        takes_back: bool,
     ) -> list[Instruction]:
         """Forget everything of the present generation."""
+        generation = command.generation
         self._move(ShardStatus.RESTORING, f"generation {generation} from {number}")
         self._generation = generation
         self._channels.begin(generation)
@@ -265,7 +265,8 @@ class Shard:
         self._early = []
         for inbox in self._inboxes.values():
             inbox.clear()
-        return [LoadState(generation, records, permit(stable, takes_back))]
+        allowed = permit(stable, command.takes_back)
+        return [LoadState(generation, records, allowed, command.reason)]
 
     def on_loaded(
         self,

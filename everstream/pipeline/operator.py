@@ -434,6 +434,13 @@ class Operator:
     def on_start(self, ctx: Context) -> None:
         """Called before the first record of each generation, after the state was restored."""
 
+    def on_recover(self, reason: str, ctx: Context) -> None:
+        """Called after `on_start`, before the first record, if this shard has rolled back.
+
+        reason: what has failed, here or elsewhere: "worker 2 (killed)". The state is that of the
+        checkpoint, and the records since then come again.
+        """
+
     def on_end(self, ctx: Context) -> None:
         """Called when all inputs have ended: the last chance to emit.
 
@@ -466,7 +473,10 @@ class Operator:
         """
 
     def on_stop(self, ctx: Context) -> None:
-        """This shard ends in an orderly way: close what you opened."""
+        """This shard ends, or is built anew after a failure: close what you opened.
+
+        Not called if the process was killed. An error that it raises after a failure is logged.
+        """
 
     def on_error(self, error: Exception, record: Any, ctx: Context) -> None:
         """Called when `process` raised. Raise to fail, or return to leave the record out.

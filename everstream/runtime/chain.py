@@ -5,6 +5,7 @@ operator kept in plain attributes can leak from before a failure to after it. A 
 are held here until their permit arrives.
 """
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -45,6 +46,8 @@ from everstream.runtime.explaining import explained
 from everstream.runtime.outlets import Outlet
 from everstream.runtime.stage import ChainStage, PendingBatch
 from everstream.state.snapshot import ShardState
+
+_log = logging.getLogger("everstream")
 
 
 class WritableNumber(Protocol):
@@ -90,6 +93,8 @@ class ChainStages:
         """The present values of the settings that can be tuned."""
         self.meter = Meter()
         self.started = False
+        self._reason = ""
+        """What has failed before these operators were built."""
         self._at = shard.operator
         """The operator at work."""
         self._unfinished = False
@@ -117,9 +122,14 @@ class ChainStages:
         generation: int,
         store: str,
         permit: Permit,
+        reason: str = "",
     ) -> None:
-        """Build the operators anew with restored state; sources seek, sinks recover."""
-        self.close()
+        """Build the operators anew with restored state; sources seek, sinks recover.
+
+        reason: what has failed, for `on_recover`; empty when a run begins.
+        """
+        self._abandon()
+        self._reason = reason
         self.moment.born_s = 0.0
         graph = self.plan.graph
         shards = self.plan.chains[self.shard.operator].shards
@@ -239,6 +249,8 @@ class ChainStages:
             if stage.operator is not None:
                 self._enter(stage)
                 stage.operator.on_start(stage.ctx)
+                if self._reason:
+                    stage.operator.on_recover(self._reason, stage.ctx)
                 self._tune(stage)
                 self._forward_emitted(stage)
         # Operators downstream may not have received the last watermark before the failure.
@@ -582,6 +594,18 @@ class ChainStages:
             if stage.operator is not None:
                 self._enter(stage)
                 stage.operator.on_stop(stage.ctx)
+        self.close()
+
+    def _abandon(self) -> None:
+        """Operators of the generation before release what they hold, and are gone."""
+        for stage in self.stages.values() if self.started else ():
+            if stage.operator is not None:
+                try:
+                    stage.operator.on_stop(stage.ctx)
+                except Exception:
+                    _log.warning(
+                        "on_stop of '%s' failed after a failure", stage.name, exc_info=True
+                    )
         self.close()
 
     def close(self) -> None:

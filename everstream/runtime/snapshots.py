@@ -155,7 +155,8 @@ class Snapshots:
         self._sent.restore(order.generation, record, self._outlets)
         self._sent.find()
         counts = {name: pair for r in order.records for name, pair in r.counts.items()}
-        self._chain.build(extras, counts, order.generation, self._engine.store_url, order.permit)
+        store, reason = self._engine.store_url, order.reason
+        self._chain.build(extras, counts, order.generation, store, order.permit, reason)
         return channels.waiting(self._inputs, order.generation)
 
 

@@ -309,7 +309,8 @@ class CoordinatedStrategy(CheckpointStrategy):
     def _restore_command(self) -> Restore:
         run = self._run
         records = records_for(run.plan, run.line)
-        return Restore(run.generation, run.stable_epoch, records, run.takes_back)
+        reason = run.rollback_reason
+        return Restore(run.generation, run.stable_epoch, records, run.takes_back, reason)
 
     def _resume_when_restored(self, now_s: float) -> None:
         run = self._run

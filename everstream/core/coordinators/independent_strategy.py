@@ -346,7 +346,8 @@ class IndependentStrategy(CheckpointStrategy):
             received[str(channel)] = at.received.get(str(channel), 0) if at is not None else 0
         numbers = self._stable_numbers
         stable = {shard: numbers[shard] for shard in back}
-        return Recover(rollback.generation, back, stable, received, self._run.takes_back)
+        takes_back, reason = self._run.takes_back, self._run.rollback_reason
+        return Recover(rollback.generation, back, stable, received, takes_back, reason)
 
     def on_worker_back(self, worker: WorkerId, now_s: float) -> None:
         rollback = self._rollback

@@ -150,6 +150,12 @@ class RunState:
         return self._manifests[0] if self._manifests else None
 
     @property
+    def rollback_reason(self) -> str:
+        """The failures that the run has not resumed from; empty if there are none."""
+        unfinished = self.restarts.book.unfinished
+        return "; ".join(report.what for report in unfinished if report.restored_s is None)
+
+    @property
     def takes_back(self) -> bool:
         """Output of checkpoints after the newest one may have been committed."""
         return not self._manifests or self._manifests[0].may_be_behind_output
