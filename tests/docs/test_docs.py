@@ -448,7 +448,7 @@ def test_the_annotated_programs_of_their_page_return_what_they_return_when_calle
     assert result.collected("output") == [(0, 2), (1, -2), (3, 2)]
 
 
-@on_all_engines_at_length
+@pytest.mark.spark("its last program recovers on Spark's executors")
 def test_the_ledger_of_the_transactions_page_and_its_recoveries(tmp_path: Path) -> None:
     shared = f"file://{tmp_path}/shared/"
     pages = each_program("docs/explanation/transactions.md", {"file:///shared/": shared})

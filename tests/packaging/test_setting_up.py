@@ -164,7 +164,7 @@ def git(*arguments: str, cwd: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["everstream", "repository-17"])
-@pytest.mark.parametrize("failing", [None, "check", "test", "fresh-machine"])
+@pytest.mark.parametrize("failing", [None, "check", "test", "fresh-machine", "matrix"])
 def test_continuous_integration_runs_in_a_folder_named_as_a_clone_is(
     name: str, failing: str | None, tmp_path: Path
 ) -> None:
@@ -174,7 +174,7 @@ def test_continuous_integration_runs_in_a_folder_named_as_a_clone_is(
     (here / "scripts").mkdir()
     shutil.copy(ROOT / "scripts" / "clone.sh", here / "scripts")
     (here / "Makefile").write_text(
-        f"check test fresh-machine:\n\t@echo $@ in $$PWD; [ $@ != {failing} ]\n"
+        f"check test fresh-machine matrix:\n\t@echo $@ in $$PWD; [ $@ != {failing} ]\n"
     )
     git("init", "--quiet", cwd=here)
     git("add", ".", cwd=here)
@@ -190,7 +190,7 @@ def test_continuous_integration_runs_in_a_folder_named_as_a_clone_is(
     )
     said = [line.split() for line in done.stdout.splitlines() if " in " in line]
     assert (done.returncode == 0) == (failing is None)
-    steps = ["check", "test", "fresh-machine"]
+    steps = ["check", "test", "fresh-machine", "matrix"]
     expected = steps if failing is None else steps[: steps.index(failing) + 1]
     assert [words[0] for words in said] == expected
     for words in said:
