@@ -163,13 +163,22 @@ def identity_of(store: str) -> str:
 
     Outputs record it as their owner, so in a signed store it counts only with its signature.
     """
-    blobs = blobs_at(store, key_of(store))
-    try:
-        with suppress(FileNotFoundError):
-            return blobs.read(IDENTITY).decode(errors="replace")
+    identity = known_identity(store)
+    if identity is None:
         with suppress(FileExistsError):
-            blobs.create(IDENTITY, uuid.uuid4().hex.encode())
-        return blobs.read(IDENTITY).decode(errors="replace")
+            blobs_at(store, key_of(store)).create(IDENTITY, uuid.uuid4().hex.encode())
+        identity = known_identity(store)
+    if identity is None:
+        raise StoreError(f"the identity of the store '{store}' was deleted by another process.")
+    return identity
+
+
+def known_identity(store: str) -> str | None:
+    """The identity of a store that has one; refused if someone without the key has written it."""
+    try:
+        return blobs_at(store, key_of(store)).read(IDENTITY).decode(errors="replace")
+    except FileNotFoundError:
+        return None
     except Forged as error:
         raise StoreError(
             f"the identity of the store '{store}' is not trusted: {error.message}. It says which output "

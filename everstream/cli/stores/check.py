@@ -11,7 +11,7 @@ from everstream.cli.runs.arguments import RunCommand
 from everstream.cli.runs.command import Arguments, StoreKeyFile, Target
 from everstream.cli.runs.flags import flag, settings_for
 from everstream.cli.say import say, say_error
-from everstream.errors import EverstreamError, UserError
+from everstream.errors import EverstreamError, StoreError, UserError
 
 FITS, REFUSED, UNREADABLE = 0, 1, 2
 
@@ -63,6 +63,7 @@ def compared(command: RunCommand) -> bool:
     from everstream.inspection import open_store
     from everstream.pipeline.describing import check_names
     from everstream.runtime.redistributed_state import check_shares
+    from everstream.state.signing import StoreKey, StoreUrl, known_identity
 
     upgrade = command.options.upgrade
     overrides = UpgradeOverrides(dict(upgrade.renamed or {}), frozenset(upgrade.drop_state))
@@ -75,6 +76,11 @@ def compared(command: RunCommand) -> bool:
     if not manifests:
         say(f"No checkpoint in {where} yet: a run starts with empty state.")
         return True
+    try:
+        known_identity(StoreUrl(where, StoreKey.given(command.settings.get("store_key"))))
+    except StoreError as error:
+        say_error(error.message)
+        return False
     try:
         check_names(plan.graph)
         requests = [sentence(request) for request in earlier_requests(plan, opened)]

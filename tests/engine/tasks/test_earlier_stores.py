@@ -8,6 +8,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 from everstream.cli.app import app
@@ -54,25 +55,34 @@ def test_there_is_a_store_of_every_kind() -> None:
     assert {name_of(fixture) for fixture in FIXTURES} == STORES.keys()
 
 
+def invoked(fixture: Path, folder: Path, command: str, *words: str) -> Result:
+    """A command about an earlier store, or about the pipeline that wrote it."""
+    kept = STORES[name_of(fixture)]
+    store, key = str(folder / "store"), key_of(kept, folder)
+    signed = ["--store-key", key] if key is not None else []
+    if command != "check":
+        return CliRunner().invoke(app, [command, store, *words, *signed])
+    program = folder / "program.py"
+    program.write_text(PROGRAM.format(name=name_of(fixture), folder=folder))
+    moved = [word for name in kept.moved for word in ("--renamed", f"{name}={name}")]
+    return CliRunner().invoke(app, [command, str(program), "--store", store, *moved, *signed])
+
+
 @pytest.mark.parametrize("fixture", FIXTURES, ids=labelled)
 def test_an_earlier_store_can_be_listed_looked_into_and_compared(
     fixture: Path, tmp_path: Path
 ) -> None:
     kept, folder = unpacked(fixture, tmp_path)
-    store, key = str(folder / "store"), key_of(kept, folder)
-    signed = ["--store-key", key] if key is not None else []
-    program = folder / "program.py"
-    program.write_text(PROGRAM.format(name=name_of(fixture), folder=folder))
-    moved = [word for name in kept.moved for word in ("--renamed", f"{name}={name}")]
     for words in (
-        ["checkpoints", store, *signed],
-        ["checkpoints", store, "--verify", *signed],
-        ["state", store, "--operator", kept.look_at, *signed],
-        ["check", str(program), "--store", store, *moved, *signed],
+        ("checkpoints",),
+        ("checkpoints", "--verify"),
+        ("state", "--operator", kept.look_at),
     ):
-        said = CliRunner().invoke(app, words)
-        assert said.exit_code == 0, (words, said.output)
-    assert len(read_state(store, kept.look_at, store_key=key))
+        result = invoked(fixture, folder, *words)
+        assert result.exit_code == 0, (words, result.output)
+    checked = invoked(fixture, folder, "check")
+    assert checked.exit_code == (1 if kept.signed else 0), checked.output
+    assert len(read_state(str(folder / "store"), kept.look_at, store_key=key_of(kept, folder)))
 
 
 def check_end(fixture: Path, folder: Path) -> None:
@@ -111,6 +121,9 @@ def test_an_earlier_signed_store_whose_identity_anyone_could_have_replaced_is_re
 ) -> None:
     with pytest.raises(StoreError, match="written by an earlier version, which did not sign it"):
         check_end(fixture, tmp_path)
+    checked = invoked(fixture, tmp_path, "check")
+    assert checked.exit_code == 1
+    assert "did not sign it" in " ".join(checked.output.split())
 
 
 @pytest.mark.parametrize(

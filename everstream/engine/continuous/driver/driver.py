@@ -107,11 +107,13 @@ from everstream.pipeline.tuning import Tuning, tunable_in
 from everstream.state.blobs import Blobs
 
 POLL_MS = 10
-CALM_POLL_MS = 50
+CALM_POLL_MS = 100
 """While all workers are active and no checkpoint is in progress; shorter only costs CPU time."""
 CALM_FROM_S = 0.5
 """Checkpoints that are more frequent than this must be on time."""
 SNAPSHOT_EVERY_S = 0.1
+IDLE_SNAPSHOT_EVERY_S = 0.5
+"""While no record is read or processed: what has not changed is reported less often."""
 MEASURES_EVERY_S = 0.5
 START_PATIENCE_S = 30.0
 """How long workers may take to start before the driver reports what is missing."""
@@ -285,7 +287,7 @@ class Driver(Stoppable):
 
     def _loop(self) -> None:
         began_s, timeout_s = time.monotonic(), self.config.timeout_s
-        snapshot_due_s = 0.0
+        snapshot_s, snapshot_of = 0.0, (self.coordinator.phase, self.coordinator.totals())
         stopped = False
         while self.end is None:
             events = self.poller.poll(self._poll_ms())
@@ -316,9 +318,11 @@ class Driver(Stoppable):
             self._obey(self.coordinator.on_tick(now_s))
             if self.workers.ended and self.end is None:
                 raise self.workers.failure()
-            if now_s >= snapshot_due_s:
-                snapshot_due_s = now_s + SNAPSHOT_EVERY_S
-                self._look_around(now_s)
+            if now_s >= snapshot_s + SNAPSHOT_EVERY_S:
+                progress = (self.coordinator.phase, self.coordinator.totals())
+                if progress != snapshot_of or now_s >= snapshot_s + IDLE_SNAPSHOT_EVERY_S:
+                    snapshot_s, snapshot_of = now_s, progress
+                    self._look_around(now_s)
         self.ended_s = time.monotonic()
         self._tell(Progressed(self._status()))
 

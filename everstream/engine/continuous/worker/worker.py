@@ -60,6 +60,8 @@ PROGRESS_EVERY_S = 0.1
 """Or more often, if a sampler needs it."""
 IDLE_PROGRESS_EVERY_S = 0.5
 """For an idle shard; often enough for readers that take differences twice a second."""
+IDLE_TURN_S = 0.25
+"""A worker without work looks around this often; messages wake it at once."""
 LARGE_BYTES = 65_536
 """From this size on ZeroMQ sends a payload without copying it."""
 
@@ -163,6 +165,7 @@ class Worker:
         self.progress_due_s = 0.0
         self._told: dict[ShardId, tuple[Any, float]] = {}
         """The last report of each shard's progress, and its time."""
+        self._idle = False
 
     # Interface for the runners.
 
@@ -241,8 +244,9 @@ class Worker:
     def _loop(self) -> None:
         bed = Poller((self.control, self.inbox, self.background.wake_fd))
         busy = False
-        runners, most_s = self.runners.values(), self.progress_every_s
+        runners = self.runners.values()
         while self.running:
+            most_s = IDLE_TURN_S if self._idle else self.progress_every_s
             wait_s = 0.0 if busy else sleep_s(runners, self.asked_s, self.clock_s(), most_s)
             ready = bed.wait(wait_s)
             if self.control in ready:
@@ -256,6 +260,7 @@ class Worker:
                 runner.on_tick(self.asked_s)
             news_due_s = self.asked_s + TURN_S
             while (busy := self._step_runners(self.asked_s)) and self.asked_s < news_due_s:
+                self._idle = False
                 self._drain_local()
                 self.asked_s = self.clock_s()
             self._drain_local()
@@ -364,9 +369,10 @@ class Worker:
         now_s = self.clock_s()
         if now_s >= self.progress_due_s:
             self.progress_due_s = now_s + self.progress_every_s
+            self._idle = True
             for runner in self.runners.values():
-                if self._has_news(runner, now_s):
-                    self._say(runner.progress())
+                if self._report(runner, now_s):
+                    self._idle = False
                 for wishes in runner.chain.take_tuning():
                     self._say(WantsTuning(wishes))
             self._say_what_was_logged()
@@ -374,15 +380,15 @@ class Worker:
             if self.memory is not None:
                 self.memory.look(now_s)
 
-    def _has_news(self, runner: ShardRunner, now_s: float) -> bool:
-        """Whether a shard has done anything since its last report; idle shards report less often."""
+    def _report(self, runner: ShardRunner, now_s: float) -> bool:
+        """Report what a shard has done; idle ones report less often. Whether there was anything."""
         shard = runner.shard
         now = (runner.processed, shard.status, shard.generation, shard.last_number)
         before, told_s = self._told.get(shard.id, (None, 0.0))
-        if now == before and now_s < told_s + IDLE_PROGRESS_EVERY_S:
-            return False
-        self._told[shard.id] = (now, now_s)
-        return True
+        if now != before or now_s >= told_s + IDLE_PROGRESS_EVERY_S:
+            self._told[shard.id] = (now, now_s)
+            self._say(runner.progress())
+        return now != before
 
     def _check_links(self, now_s: float) -> None:
         self.to_driver.look(now_s)
