@@ -152,6 +152,6 @@ class Audit:
             trial = trials.disturbed(number, rounds[number - 1], counts)
             ending = self._perform(trial)
             differences = ending.against(findings.undisturbed) if ending.finished else []
-            findings.disturbed.append(Disturbed(trial, ending, differences))
+            findings.disturbed.append(Disturbed(trial, ending.without_outputs(), differences))
             if not ending.finished:
                 return

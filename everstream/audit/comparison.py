@@ -8,12 +8,14 @@ import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 SAMPLES = 3
 LONGEST_SAMPLE = 120
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 """Where an object lies in memory is no part of what it is."""
+PLAIN = frozenset((str, int, float, bool, type(None), bytes))
 WHOLE = "biu"
 """Kinds of numbers that are equal only if their bytes are: an image has too many to go one by one."""
 
@@ -27,10 +29,17 @@ def fingerprint(value: Any, _above: tuple[int, ...] = ()) -> Hashable:
     False
     """
     kind = type(value)
-    if kind is bytes:
-        return "bytes", value
-    if kind in (str, int, float, bool, type(None)):
+    if kind in PLAIN:
         return kind.__name__, repr(value)  # by text: NaN equals itself, 0.0 is not -0.0
+    if (
+        kind is dict
+        and PLAIN.issuperset(map(type, value.values()))
+        and {str}.issuperset(map(type, value))
+    ):
+        # A row of a table, of which there are many.
+        return "row", frozenset(
+            zip(value, map(type, value.values()), map(repr, value.values()), strict=True)
+        )
     if id(value) in _above:
         return "cycle", len(_above) - _above.index(id(value))
     above = (*_above, id(value))
@@ -93,13 +102,31 @@ def judge(expected: Iterable[Hashable], actual: Iterable[Hashable]) -> Verdict:
     >>> judge("aab", "abb")
     Verdict(expected=3, found=3, lost=1, duplicated=1)
     """
-    wanted, got = Counter(expected), Counter(actual)
+    return _judge(Counter(expected), Counter(actual))
+
+
+def _judge(wanted: Counter[Hashable], got: Counter[Hashable]) -> Verdict:
     return Verdict(
         expected=wanted.total(),
         found=got.total(),
         lost=(wanted - got).total(),
         duplicated=(got - wanted).total(),
     )
+
+
+class Output:
+    """The records of one sink, with fingerprints that are taken once for all comparisons."""
+
+    def __init__(self, records: Sequence[Any]) -> None:
+        self.records = records
+
+    @cached_property
+    def prints(self) -> list[Hashable]:
+        return [fingerprint(record) for record in self.records]
+
+    @cached_property
+    def counts(self) -> Counter[Hashable]:
+        return Counter(self.prints)
 
 
 @dataclass(frozen=True)
@@ -120,29 +147,26 @@ class Difference:
         }
 
 
-def compare(sink: str, expected: Sequence[Any], actual: Sequence[Any]) -> Difference:
+def compare(sink: str, expected: Output, actual: Output) -> Difference:
     """Compare two outputs record by record, ignoring order.
 
-    >>> compare("out", [{"n": [1]}, {"n": [2]}], [{"n": [2]}, {"n": [2]}]).missing
+    >>> rows, others = Output([{"n": [1]}, {"n": [2]}]), Output([{"n": [2]}, {"n": [2]}])
+    >>> compare("out", rows, others).missing
     ("{'n': [1]}",)
     """
-    wanted = [fingerprint(record) for record in expected]
-    got = [fingerprint(record) for record in actual]
-    verdict = judge(wanted, got)
+    wanted, got = expected.counts, actual.counts
+    verdict = _judge(wanted, got)
     if verdict.exact:
         return Difference(sink, verdict)
-    missing, surplus = Counter(wanted) - Counter(got), Counter(got) - Counter(wanted)
     return Difference(
-        sink, verdict, _samples(expected, wanted, missing), _samples(actual, got, surplus)
+        sink, verdict, _samples(expected, wanted - got), _samples(actual, got - wanted)
     )
 
 
-def _samples(
-    records: Sequence[Any], prints: Sequence[Hashable], chosen: Mapping[Hashable, int]
-) -> tuple[str, ...]:
+def _samples(output: Output, chosen: Mapping[Hashable, int]) -> tuple[str, ...]:
     """The first few different ones among the chosen."""
     shown: dict[Hashable, str] = {}
-    for record, mark in zip(records, prints, strict=True):
+    for record, mark in zip(output.records, output.prints, strict=True):
         if mark in chosen and mark not in shown:
             text = repr(record)
             long = len(text) > LONGEST_SAMPLE

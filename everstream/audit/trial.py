@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from everstream.audit.comparison import Difference, compare
+from everstream.audit.comparison import Difference, Output, compare
 from everstream.audit.kill_plan import lasts_s
 from everstream.audit.rehearsal import Rehearsal, clear, collected
 from everstream.core.coordinators.recovery_report import RecoveryReport
@@ -145,11 +146,19 @@ class TrialResult:
         """By Ctrl-C; a run that took too long has failed."""
         return self.outcome in ("stopped", "killed") and not self.timed_out
 
+    @cached_property
+    def _comparable(self) -> dict[str, Output]:
+        return {sink: Output(records) for sink, records in self.outputs.items()}
+
     def against(self, undisturbed: "TrialResult") -> list[Difference]:
         return [
-            compare(sink, expected, self.outputs[sink])
-            for sink, expected in undisturbed.outputs.items()
+            compare(sink, expected, self._comparable[sink])
+            for sink, expected in undisturbed._comparable.items()
         ]
+
+    def without_outputs(self) -> "TrialResult":
+        """What is kept of a run that has been compared: an audit has many."""
+        return replace(self, outputs={})
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
+from everstream.audit.comparison import Output, fingerprint
 from everstream.audit.comparison import compare as differences_of
-from everstream.audit.comparison import fingerprint
 from everstream.core.orders import Outcome
 from everstream.core.plan import make_plan, shard_counts
 from everstream.core.scheme import scheme_of
@@ -265,7 +265,7 @@ class _Subject:
         lines = list(found.history.violations)
         for sink in self._differing(expected, found):
             records, got = expected.outputs[sink], found.outputs[sink]
-            difference = differences_of(sink, records, got)
+            difference = differences_of(sink, Output(records), Output(got))
             if difference.verdict.exact:
                 lines.append(f"sink '{sink}': the same records in another order: {got[:10]!r} ...")
                 continue
@@ -357,7 +357,7 @@ def _cut(batch: Batch) -> list[Batch]:
 def _same(expected: Sequence[Any], found: Sequence[Any], *, ordered: bool = False) -> bool:
     if ordered:
         return [*map(fingerprint, expected)] == [*map(fingerprint, found)]
-    return differences_of("", expected, found).verdict.exact
+    return differences_of("", Output(expected), Output(found)).verdict.exact
 
 
 def _fixed(graph: Graph) -> frozenset[str]:
