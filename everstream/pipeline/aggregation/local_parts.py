@@ -121,7 +121,7 @@ class LocalParts(Operator):
     def _late(self, times: pl.Series, ctx: Context) -> pl.Series | None:
         """True for each record whose windows have all ended; None if there is none."""
         judged = ctx.judged
-        last = ctx.watermark if judged is None else max(ctx.watermark, judged.after)
+        last = ctx.watermark if judged is None else max(ctx.watermark, judged.latest)
         if last == NO_WATERMARK:
             return None
         passed = self._passed(last)

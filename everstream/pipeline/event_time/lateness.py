@@ -22,35 +22,42 @@ _EARLIEST = NO_WATERMARK // 2
 class RecordWatermarks:
     """The watermark by which each record of a batch is judged."""
 
-    def __init__(
-        self, time: TimeOf, given: pl.Series, lateness_us: int, before: int, after: int
-    ) -> None:
-        """given: the event times as the records have them; before, after: what was announced
-        before and with this batch."""
+    def __init__(self, time: TimeOf, given: pl.Series, lateness_us: int, before: int) -> None:
+        """given: the event times as the records have them; before: what was announced before."""
         self._time = time
         self._given = given
         self._lateness_us = lateness_us
         self._before = before
-        self.after = after
-        """No record of the batch is judged by a later watermark."""
+        self._latest: int | None = None
         self._all: Watermarks | None = None
         self._rows: list[Any] = []
         """Which records are left: masks or slices, each applied to the result of the one before."""
 
     def of(self, rows: Any) -> "RecordWatermarks":
         """The watermarks of some of the records: a mask, or a slice."""
-        some = RecordWatermarks(
-            self._time, self._given, self._lateness_us, self._before, self.after
-        )
-        some._all = self._all
+        some = RecordWatermarks(self._time, self._given, self._lateness_us, self._before)
+        some._latest, some._all = self._latest, self._all
         some._rows = [*self._rows, rows]
         return some
 
     @property
     def values(self) -> Watermarks:
-        if self._all is None:
-            self._all = self._worked_out()
-        return self._left(self._all)
+        return self._left(self._watermarks)
+
+    @property
+    def latest(self) -> int:
+        """No record is behind a later watermark than this one.
+
+        Usually it is the watermark from before the batch: times that are in order, or out of it by
+        less than the lateness, leave no record behind another one of the same batch.
+        """
+        if self._latest is None:
+            if self._in_order():
+                self._latest = self._before
+            else:
+                behind = self._watermarks[self._times() < self._watermarks]
+                self._latest = int(behind.max()) if len(behind) else self._before
+        return self._latest
 
     def runs(self) -> Iterator[tuple[slice, int]]:
         """The records in order, cut wherever one is behind a watermark not yet announced.
@@ -70,8 +77,19 @@ class RecordWatermarks:
         times = self._time.microseconds(self._given)
         return times.fill_null(_EARLIEST).to_numpy()
 
-    def _worked_out(self) -> Watermarks:
-        times = self._times()
+    def _in_order(self) -> bool:
+        given = self._given
+        if self._lateness_us < 0 or given.null_count():
+            return False
+        return (given.dtype.is_integer() or given.dtype.is_temporal()) and given.is_sorted()
+
+    @property
+    def _watermarks(self) -> Watermarks:
+        if self._all is None:
+            self._all = self._worked_out(self._times())
+        return self._all
+
+    def _worked_out(self, times: Watermarks) -> Watermarks:
         watermarks = np.empty_like(times)
         watermarks[:1] = max(self._before, _EARLIEST)
         np.subtract(times[:-1], self._lateness_us, out=watermarks[1:])

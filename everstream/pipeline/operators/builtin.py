@@ -235,5 +235,5 @@ class EventTime(Operator):
         before = ctx.announced
         if greatest is not None:
             ctx.advance_watermark(int(greatest) - self.lateness_us)
-        ctx.judged = RecordWatermarks(self.time, times, self.lateness_us, before, ctx.announced)
+        ctx.judged = RecordWatermarks(self.time, times, self.lateness_us, before)
         ctx.emit_rows(batch)
