@@ -27,6 +27,9 @@ class PartSink(Sink):
     delivery = Delivery.EXACTLY_ONCE
 
     @abstractmethod
+    def column_types(self) -> pl.Schema | None:
+        return self._schema
+
     def _part_folder(self) -> PartFolder:
         """The folder; a UserError if the path cannot be one."""
 
