@@ -1,5 +1,6 @@
 """Small pipelines for simulated runs: operators that join, ask and rank, on columns and event time."""
 
+import math
 import random
 from typing import Any, Literal
 
@@ -89,7 +90,7 @@ def versioned(chance: random.Random) -> Shape:
         records = timed(pipeline, "records", n, 3, 2, keys)
         numbers = pipeline.source(Range(m, column="v", batch=7), name="table", shards=2)
         rows = numbers.with_columns(k=pl.col("v") * 3 % 5, t=pl.col("v") * step, name="row")
-        table = rows.event_time("t", lateness=1e-4, name="row-time", unit="us")
+        table = rows.event_time("t", lateness=1e-3, name="row-time", unit="us")
         over = pl.col("v") % ends == 0
         out = records.join_as_of(table, on="k", how=how, delete=over, name="join", shards=shards)
         into(out, world)
@@ -107,4 +108,29 @@ def versioned(chance: random.Random) -> Shape:
     return Shape("versioned", workers, build, expected)
 
 
-LANGUAGE_SHAPES = (outer_joined, versioned)
+def deduplicated(chance: random.Random) -> Shape:
+    """The first number of each key passes, and the next one after a while of event time."""
+    n, keys, batch = chance.randint(20, 160), chance.randint(1, 30), chance.randint(1, 9)
+    shards, workers = chance.randint(1, 3), chance.randint(1, 4)
+    within = chance.choice((None, chance.randint(1, 40)))
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = timed(pipeline, "numbers", n, batch, 1, keys)
+        duration = None if within is None else within / 1e6
+        first = numbers.deduplicate("k", within=duration, name="first", shards=shards)
+        into(first, world)
+
+    def expected() -> dict[str, list[Any]]:
+        until: dict[int, float] = {}
+        out: list[Any] = []
+        for t, k in ((t, t * 7 % keys) for t in range(n)):
+            if t >= until.get(k, -1):
+                out.append((t, k))
+                until[k] = math.inf if within is None else t + within
+        return {"out": out}
+
+    fixed = frozenset({"numbers", "numbers-key", "numbers-time"})
+    return Shape("deduplicated", workers, build, expected, fixed=fixed)
+
+
+LANGUAGE_SHAPES = (outer_joined, versioned, deduplicated)

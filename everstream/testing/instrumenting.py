@@ -15,6 +15,7 @@ from everstream.pipeline.event_time.joins import TimeJoin
 from everstream.pipeline.graph import Edge, Graph, Kind, Node, OnDemand
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.operators.builtin import EventTime
+from everstream.pipeline.operators.deduplicate import Deduplicate
 from everstream.pipeline.sink import Sink, SinkShard, Writer
 from everstream.pipeline.source import Source
 from everstream.pipeline.stream import Pipeline
@@ -70,7 +71,9 @@ def emitted_name(operator: str, output: str) -> str:
 def sorts_out_late_records(node: Node) -> bool:
     """Whether records that are too late leave this operator by their own output."""
     what = node.what
-    return isinstance(what, TimeJoin) or (isinstance(what, Operator) and what.judges_lateness)
+    return isinstance(what, TimeJoin | Deduplicate) or (
+        isinstance(what, Operator) and what.judges_lateness
+    )
 
 
 def instrumented(pipeline: Pipeline, run: int, *, all_outputs: bool = False) -> Pipeline:

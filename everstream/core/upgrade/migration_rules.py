@@ -15,7 +15,7 @@ from everstream.pipeline.describing import Description
 
 KEYED, VERSIONS = "keyed", "versions"
 AGGREGATES, WINDOW = "aggregates", "window"
-HOW = "how"
+HOW, WITHIN = "how", "within_us"
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,11 @@ def carried(before: Description, now: Description) -> Carried | None:
         if of_aggregates is None or of_window is None:
             return None
         return Carried((*of_aggregates, *of_window), parts=True)
+    if changed == {WITHIN} and before.get("operator") == "deduplicate":
+        had, has = before[WITHIN], now[WITHIN]
+        if had is None or has is None or has > had:
+            return None
+        return Carried((f"keys are kept for {has / 1e6:g} s instead of {had / 1e6:g} s",))
     if changed == {HOW}:
         notes = _how(before, now)
         return None if notes is None else Carried(notes)

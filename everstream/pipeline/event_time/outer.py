@@ -97,11 +97,15 @@ def renamed(name: str, taken: Any) -> str:
 
 
 def _as_key(keys: pl.Series, name: str, kind: pl.DataType, operator: str) -> pl.Series:
+    if keys.dtype.is_float() and kind.is_integer():  # a key is equal to the whole number that it is
+        whole = keys.cast(kind, strict=False)
+        if whole.cast(keys.dtype).eq_missing(keys).all():
+            return whole.alias(name)
     fitted, misfits = SeriesColumn(keys).fitted(kind)
     if misfits:
         raise UserError(
-            f"'{operator}': a row without a partner has the key {next(iter(misfits.values()))}, the "
-            f"type of '{name}' on the left side. Cast one of the key columns before the join."
+            f"'{operator}': a row without a partner has a key that does not fit column '{name}' of the "
+            f"left side: {next(iter(misfits.values()))}. Cast one of the key columns before the join."
         )
     return fitted.alias(name)
 

@@ -32,9 +32,11 @@ from everstream.pipeline.event_time.window_aggregates import (
 from everstream.pipeline.event_time.window_join import WindowJoin
 from everstream.pipeline.event_time.windows import Duration, Session, Sliding, Window
 from everstream.pipeline.graph import ByKey, Edge, Graph, Kind, OnDemand, Routing
+from everstream.pipeline.keys import Keying
 from everstream.pipeline.methods.base import Options, StreamBase
 from everstream.pipeline.operator import OUT, Operator
 from everstream.pipeline.operators.builtin import EventTime
+from everstream.pipeline.operators.deduplicate import Deduplicate
 from everstream.pipeline.rejects import OnError
 from everstream.pipeline.source import Source
 from everstream.pipeline.times import TimeOf, Unit, microseconds
@@ -234,6 +236,43 @@ class TimeMethods(StreamBase[T]):
         outer = outer_of("join_as_of", self, table, keys, how, None, other_schema)
         join = AsOfJoin(keys, times, delete, outer)
         return attach_join(self, table, join, "join_as_of", Options(name, shards, on_error))
+
+    def deduplicate(
+        self,
+        on: str | Sequence[str],
+        *,
+        within: Duration | None = None,
+        time: Literal["event", "processing"] | None = None,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stream[T]:
+        """Pass the first record of each key, and drop later ones until `within` after it.
+
+        `on` names the columns of the key. Without `within`, keys are kept forever. The time is that of
+        the records (`event_time` upstream); streams without one use the clock of the machine, and
+        `time` selects either. Records that are late are at `.side_output("late")`.
+
+        >>> clicks = [{"id": 1, "at": 0}, {"id": 1, "at": 4}, {"id": 2, "at": 5}, {"id": 1, "at": 12}]
+        >>> timed = es.Pipeline("clicks").source(es.FromList(clicks)).event_time("at", unit="s")
+        >>> timed.deduplicate("id", within="10s").collect().run().to_polars().rows()
+        [(1, 0), (2, 5), (1, 12)]
+        """
+        names = [on] if isinstance(on, str) else list(on)
+        if not names or not all(isinstance(name, str) for name in names):
+            raise UserError(f"deduplicate: on={on!r}: give the name of a column, or several.")
+        within_us = None if within is None else microseconds(within)
+        if within_us is not None and within_us <= 0:
+            raise UserError(f"deduplicate: within={within!r} is not valid: give more than 0.")
+        if time not in (None, "event", "processing"):
+            raise UserError(f"deduplicate: time={time!r}: use 'event' or 'processing'.")
+        times = None if time == "processing" else time_of(self.pipeline.graph, self._origins)
+        if time == "event":
+            times = self._time()
+        operator = Deduplicate(names, within_us, None if within_us is None else times)
+        routing = ByKey(Keying(names[0] if len(names) == 1 else pl.struct(names)))
+        keyed = self._leaving(self._origins, routing)
+        return keyed._then("deduplicate", operator, Options(name, shards, on_error))
 
     def _time(self) -> TimeOf:
         """How to read the event time of records."""
