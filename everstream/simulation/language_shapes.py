@@ -112,7 +112,7 @@ def versioned(chance: random.Random) -> Shape:
 
 def deduplicated(chance: random.Random) -> Shape:
     """The first number of each key passes, and the next one after a while of event time."""
-    n, keys, batch = chance.randint(20, 160), chance.randint(1, 30), chance.randint(1, 9)
+    n, keys, batch = chance.randint(60, 240), chance.randint(1, 30), chance.randint(1, 5)
     shards, workers = chance.randint(1, 3), chance.randint(1, 4)
     within = chance.choice((None, chance.randint(1, 40)))
 

@@ -15,8 +15,8 @@ from everstream.pipeline.operator import Context
 from everstream.pipeline.stream import Pipeline
 from everstream.pipeline.times import TimeOf
 from everstream.state.backends.memory import MemoryBackend
+from tests.pipeline.sides import side
 from tests.pipeline.sim import Sink, rows_source, simulate
-from tests.pipeline.test_joins import side
 
 How = Literal["inner", "left"]
 QUICK = settings(max_examples=25, suppress_health_check=list(HealthCheck))

@@ -120,7 +120,8 @@ def test_the_table_grows_and_forgets_what_is_over() -> None:
     table.keep(lambda until: until > live)
     for start in range(0, 1_000_000, 10_000):
         keys = pl.DataFrame({"k": range(start, start + 10_000)})
-        table.values[table.places(*key_codes(keys))] = start + 1
+        places = table.places(*key_codes(keys))
+        table.values[places] = start + 1
         live = start - 50_000
     assert len(table) < 300_000
     keys = pl.DataFrame({"k": range(950_000, 1_000_000)})
