@@ -173,4 +173,37 @@ def ranked(chance: random.Random) -> Shape:
     return Shape("ranked", workers, build, expected)
 
 
-LANGUAGE_SHAPES = (outer_joined, versioned, deduplicated, ranked)
+def _answers(keys: pl.DataFrame) -> pl.DataFrame:
+    return keys.filter(pl.col("k") % 2 == 0).with_columns(v=pl.col("k") * 10)
+
+
+def looked_up(chance: random.Random) -> Shape:
+    """A function is asked about keys, and its answers are kept for a while or not at all."""
+    n, keys, batch = chance.randint(20, 120), chance.randint(1, 9), chance.randint(1, 9)
+    shards, workers = chance.randint(1, 3), chance.randint(1, 4)
+    how: Literal["inner", "left"] = chance.choice(("inner", "left"))
+    cache = chance.choice((None, "100ms", "1h"))
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = timed(pipeline, "numbers", n, batch, 2, keys)
+        out = numbers.lookup(
+            _answers,
+            on="k",
+            schema={"v": pl.Int64},
+            how=how,
+            cache=cache,
+            batch=2,
+            name="ask",
+            shards=shards,
+        )
+        into(out, world)
+
+    def expected() -> dict[str, list[Any]]:
+        rows = [(t, t * 7 % keys) for t in range(n)]
+        found = [(t, k, None if k % 2 else k * 10) for t, k in rows]
+        return {"out": [row for row in found if how == "left" or row[2] is not None]}
+
+    return Shape("looked-up", workers, build, expected)
+
+
+LANGUAGE_SHAPES = (outer_joined, versioned, deduplicated, ranked, looked_up)
