@@ -128,7 +128,7 @@ class ChainStages:
 
         reason: what has failed, for `on_recover`; empty when a run begins.
         """
-        self._abandon()
+        self.abandon()
         self._reason = reason
         self.moment.born_s = 0.0
         graph = self.plan.graph
@@ -596,8 +596,8 @@ class ChainStages:
                 stage.operator.on_stop(stage.ctx)
         self.close()
 
-    def _abandon(self) -> None:
-        """Operators of the generation before release what they hold, and are gone."""
+    def abandon(self) -> None:
+        """Its operators release what they hold, and are gone: it is built anew, or not used again."""
         for stage in self.stages.values() if self.started else ():
             if stage.operator is not None:
                 try:

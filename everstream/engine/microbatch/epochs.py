@@ -217,6 +217,7 @@ class Epochs:
             budget=self.sizing.budget,
             ended_cycles=ended_cycles(self.layout.plan, line),
             tuning=self.tuning,
+            reason=self.recoveries.reason,
             closing=closing,
         )
 

@@ -40,6 +40,8 @@ class Order:
     """Cycles of the plan on which nothing moves any more."""
     tuning: Tuning = field(default_factory=Tuning)
     """The changed settings."""
+    reason: str = ""
+    """What has failed since the newest stable epoch; empty if nothing has."""
     closing: bool = False
     """The run is over: shards read nothing, learn the stable epoch and close."""
 
