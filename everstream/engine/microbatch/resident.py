@@ -115,6 +115,7 @@ class Resident:
         generation: Generation,
         engine: TaskEngineApi,
         reason: str = "",
+        attempt: int = 1,
     ) -> None:
         """reason: what has failed, if the shard rolls back; empty if it only continues here."""
         self.shard = shard
@@ -139,7 +140,16 @@ class Resident:
         self._granted = 0
         """Sent frames whose credit has been renewed."""
         records = {shard: order.records[shard]}
-        self.runner.on_command(Restore(generation, self.epoch, records, reason=reason))
+        self.runner.on_command(
+            Restore(
+                generation,
+                self.epoch,
+                records,
+                reason=reason,
+                attempt=attempt,
+                continues=order.continues and not reason,
+            )
+        )
         self.runner.on_command(Resume(generation, {}))
         self._replenish()
 

@@ -132,8 +132,10 @@ class Task:
             return
         if resident is None:
             generation = self.order.generation_of(self.attempt)
+            attempt = self.order.attempt + self.retry
+            engine = self.around.engine()
             resident = Resident(
-                self.layout, self.shard, self.order, generation, self.around.engine(), reason
+                self.layout, self.shard, self.order, generation, engine, reason, attempt
             )
         report = replace(report, restored_s=self.around.clock_s() - began_s)
         self._resident, processed = resident, 0
