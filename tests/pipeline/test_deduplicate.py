@@ -88,6 +88,7 @@ EQUAL: list[list[Any]] = [
     [pl.Series([date(2024, 1, 1)]), pl.Series([19723])],
     [pl.Series([datetime(2024, 1, 1)]), pl.Series([datetime(2024, 1, 1)]).dt.cast_time_unit("ms")],
     [pl.Series([timedelta(1), timedelta(2)]), pl.Series([{"a": 1, "b": "x"}, {"a": 1, "b": "y"}])],
+    [pl.Series([{"a": 1, "b": 2}, None]), pl.Series([{"a": 1.0, "b": 2.5}, {"a": None, "b": 2.0}])],
     [pl.Series([0.5]), pl.Series(np.array([0.5]).view(np.int64))],
     [pl.Series([2**100], dtype=pl.Int128), pl.Series([2.0**100])],
 ]
