@@ -82,11 +82,13 @@ def _pairs(left: Any, right: Any, how: How, near: Any) -> list[Any]:
 
 
 def versioned(chance: random.Random) -> Shape:
-    """Records that ask for the version of their key at their time; some versions end their key."""
+    """Records that ask for the version of their key at their time; some versions end their key.
+
+    The versions are with their keys, or in every shard."""
     n, m, keys = chance.randint(10, 90), chance.randint(10, 60), chance.randint(2, 9)
     shards, workers, step = chance.randint(1, 3), chance.randint(1, 4), chance.randint(1, 3)
     how: Literal["inner", "left"] = chance.choice(("inner", "left"))
-    ends = chance.randint(2, 9)
+    ends, everywhere = chance.randint(2, 9), chance.random() < 0.5
 
     def build(pipeline: Pipeline, world: int) -> None:
         records = timed(pipeline, "records", n, 3, 2, keys)
@@ -94,7 +96,8 @@ def versioned(chance: random.Random) -> Shape:
         rows = numbers.with_columns(k=pl.col("v") * 3 % 5, t=pl.col("v") * step, name="row")
         table = rows.event_time("t", lateness=1e-3, name="row-time", unit="us")
         over = pl.col("v") % ends == 0
-        out = records.join_as_of(table, on="k", how=how, delete=over, name="join", shards=shards)
+        join = records.broadcast_join if everywhere else records.join_as_of
+        out = join(table, on="k", how=how, delete=over, name="join", shards=shards)
         into(out, world)
 
     def expected() -> dict[str, list[Any]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import polars as pl
 
 from everstream.errors import UserError
-from everstream.pipeline.event_time.as_of_join import AsOfJoin
+from everstream.pipeline.event_time.as_of_join import AsOfJoin, BroadcastJoin
 from everstream.pipeline.event_time.interval_join import IntervalJoin
 from everstream.pipeline.event_time.joins import attach_join, join_sides, outer_of
 from everstream.pipeline.event_time.outer import How, Types
@@ -140,16 +140,63 @@ class JoinMethods(TimeMethods[T]):
         >>> priced.collect().run().to_polars().select("at", "price").rows()
         [(4, 10), (8, 12)]
         """
+        options = Options(name, shards, on_error)
+        return self._versioned(
+            "join_as_of", table, on, other_on, how, delete, other_schema, options
+        )
+
+    def broadcast_join(
+        self,
+        table: Stream,
+        *,
+        on: str | Sequence[str],
+        other_on: str | Sequence[str] | None = None,
+        how: Literal["inner", "left"] = "inner",
+        delete: str | pl.Expr | None = None,
+        other_schema: Types | None = None,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stream[Row]:
+        """The same as `join_as_of` for a small table: every shard gets all of its rows.
+
+        So records stay where they are, instead of going to the shard of their key, and records of a
+        frequent key are not all in one shard.
+
+        >>> pipeline = es.Pipeline("rates")
+        >>> orders = pipeline.source(es.FromList([{"of": "EUR", "at": 4}, {"of": "EUR", "at": 8}]))
+        >>> rates = [{"of": "EUR", "at": 0, "rate": 1.1}, {"of": "EUR", "at": 5, "rate": 1.2}]
+        >>> table = pipeline.source(es.FromList(rates)).event_time("at", unit="s")
+        >>> rated = orders.event_time("at", unit="s").broadcast_join(table, on="of")
+        >>> rated.collect().run().to_polars().select("at", "rate").rows()
+        [(4, 1.1), (8, 1.2)]
+        """
+        options = Options(name, shards, on_error)
+        given = (on, other_on, how, delete, other_schema, options)
+        return self._versioned("broadcast_join", table, *given)
+
+    def _versioned(
+        self,
+        method: Literal["join_as_of", "broadcast_join"],
+        table: Stream,
+        on: str | Sequence[str],
+        other_on: str | Sequence[str] | None,
+        how: Literal["inner", "left"],
+        delete: str | pl.Expr | None,
+        other_schema: Types | None,
+        options: Options,
+    ) -> Stream[Row]:
         if how not in ("inner", "left"):
-            raise UserError(f"join_as_of: how={how!r} is not valid: use 'inner' or 'left'.")
+            raise UserError(f"{method}: how={how!r} is not valid: use 'inner' or 'left'.")
         if delete is not None and not isinstance(delete, str | pl.Expr):
             raise UserError(
-                f"join_as_of: delete={delete!r} is not valid: give a column or a Polars expression."
+                f"{method}: delete={delete!r} is not valid: give a column or a Polars expression."
             )
         keys, times = join_sides(self, table, on, other_on)
-        outer = outer_of("join_as_of", self, table, keys, how, None, other_schema)
-        join = AsOfJoin(keys, times, delete, outer)
-        return attach_join(self, table, join, "join_as_of", Options(name, shards, on_error))
+        outer = outer_of(method, self, table, keys, how, None, other_schema)
+        broadcast = method == "broadcast_join"
+        join = (BroadcastJoin if broadcast else AsOfJoin)(keys, times, delete, outer)
+        return attach_join(self, table, join, method, options, broadcast=broadcast)
 
     def deduplicate(
         self,
