@@ -252,7 +252,7 @@ class JoinMethods(TimeMethods[T]):
 
         `table` is an es.SqliteTable, the path of Parquet files, or a function that gets a DataFrame
         with distinct keys and returns one row per key that it knows: the key columns, and those of
-        `schema`, which gives their types. Parquet files know them. `cache` keeps answers for so long,
+        `schema`, which gives their types. Parquet files know them. `cache` is how long answers are kept,
         as part of the checkpoint. At most `batch` keys are asked at once.
 
         >>> orders = es.Pipeline("orders").source(es.FromList([{"id": 1}, {"id": 2}, {"id": 1}]))

@@ -147,19 +147,20 @@ class Lookup(Operator):
                 f"of {', '.join(wanted)}."
             )
         try:
-            given = in_kinds(given.select(wanted), pl.Schema({**keys.schema, **self.schema}))
+            kinds = pl.Schema({**keys.schema, **self.schema})
+            answers: pl.DataFrame = in_kinds(given.select(wanted), kinds)
         except Unfit as problem:
             raise UserError(
                 f"'{ctx.operator}': what was looked up does not fit: {problem}. Correct schema=, or "
                 "convert the values."
             ) from None
-        if given.select(self.names).is_duplicated().any():
-            twice = given.filter(given.select(self.names).is_duplicated()).row(0, named=True)
+        if answers.select(self.names).is_duplicated().any():
+            twice = answers.filter(answers.select(self.names).is_duplicated()).row(0, named=True)
             raise UserError(
                 f"'{ctx.operator}': the lookup returned several rows for "
                 f"{ {name: twice[name] for name in self.names} }. Return one row per key."
             )
-        return given
+        return answers
 
     def _joined(self, frame: pl.DataFrame, answers: pl.DataFrame) -> pl.DataFrame:
         if self.inner:
