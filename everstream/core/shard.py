@@ -259,8 +259,8 @@ class Shard:
         """Forget everything of the present generation."""
         generation = command.generation
         if self._status is ShardStatus.NEW:
-            moves = isinstance(command, Restore) and command.continues
-            self.deliveries.begin(not moves and bool(records or command.reason))
+            elsewhere = isinstance(command, Restore) and command.perhaps_elsewhere
+            self.deliveries.begin(bool(records or command.reason), elsewhere)
         self._move(ShardStatus.RESTORING, f"generation {generation} from {number}")
         self._generation = generation
         self._channels.begin(generation)

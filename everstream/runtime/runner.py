@@ -538,6 +538,7 @@ class ShardRunner:
             self.chain.piece = (frame.channel, records)
             self.chain.process(batch, self.sides[frame.channel], last=last)
             self.chain.piece = None
+            self.shard.deliveries.done()
         if watermark is not None:
             self.chain.advance(watermark)
         self._flush(frame.number, records)
@@ -574,6 +575,7 @@ class ShardRunner:
             self.shard.deliveries.emit(len(part))
             self.chain.piece = (None, len(part))
             self.chain.forward(part, last=not rest)
+            self.shard.deliveries.done()
             self.processed += len(part)
             self._flush(self.shard.next_ordinal(), len(part))
             self.pace.note(len(part), self.engine.clock_s() - began_s)
