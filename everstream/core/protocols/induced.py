@@ -49,7 +49,11 @@ class BCS(UncoordinatedProtocol):
 
 
 class HMNR(UncoordinatedProtocol):
-    """Clocks and checkpoint counts of the whole component, and whom this shard has sent to."""
+    """Clocks and checkpoint counts of the whole component, and whom this shard has sent to.
+
+    The empty start is each shard's first checkpoint. Without it, a shard that has taken none could
+    not tell its count from that of a shard that has never heard of it, and would be forced for it.
+    """
 
     def __init__(self, place: ShardPosition, every_s: float, jitter: float) -> None:
         super().__init__(place, every_s, jitter)
@@ -61,6 +65,7 @@ class HMNR(UncoordinatedProtocol):
         self.taken = np.zeros(n, np.int64)
         self.sent_to = np.zeros(n, np.bool_)
         self.min_to = np.full(n, _FAR)
+        self.on_checkpoint(forced=False)
 
     def piggyback(self, channel: ChannelId) -> bytes:
         k = self.index.get(channel.receiver)
@@ -115,6 +120,8 @@ class HMNR(UncoordinatedProtocol):
             setattr(self, name, np.array(variables.get(name, [0] * n), np.int64))
         self.sent_to = np.zeros(n, np.bool_)
         self.min_to = np.full(n, _FAR)
+        if "ckpt" not in variables:
+            self.on_checkpoint(forced=False)
 
     def _parse(self, frame: Frame) -> np.ndarray[Any, np.dtype[np.int64]]:
         return np.frombuffer(frame.piggyback, np.int64).reshape(3, -1)
