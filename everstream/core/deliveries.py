@@ -28,6 +28,8 @@ class Deliveries:
         """Up to here it had begun: an operator failed within these records."""
         self._at_work: tuple[ChannelId, int] | None = None
         """The records that are being processed: their channel, and the position of the first."""
+        self.total = 0
+        """Records given in this process, those given again included."""
         self.attempt = 1
         self._elsewhere = False
         self.unknown = False
@@ -35,6 +37,7 @@ class Deliveries:
 
     def give(self, channel: ChannelId, records: int) -> None:
         self._at_work = channel, self._given[channel]
+        self.total += records
         self._given[channel] += records
 
     def done(self) -> None:

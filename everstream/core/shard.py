@@ -368,10 +368,10 @@ class Shard:
             return []
         return self._perform(self._protocol.on_command(command))
 
-    def on_tick(self, now_s: float) -> list[Instruction]:
+    def on_tick(self, now_s: float, wish: bool | None = None) -> list[Instruction]:
         if self._status is not ShardStatus.RUNNING or self._halted:
             return []
-        return self._perform(self._protocol.on_tick(now_s))
+        return self._perform(self._protocol.on_tick(now_s, self.deliveries.total, wish))
 
     def on_pause(self) -> None:
         self._paused = True

@@ -22,8 +22,14 @@ _FAR = np.int64(1) << 62
 class BCS(UncoordinatedProtocol):
     """One clock: a frame from a later one forces a checkpoint."""
 
-    def __init__(self, place: ShardPosition, every_s: float, jitter: float) -> None:
-        super().__init__(place, every_s, jitter)
+    def __init__(
+        self,
+        place: ShardPosition,
+        every_s: float | None,
+        jitter: float,
+        every_records: int | None = None,
+    ) -> None:
+        super().__init__(place, every_s, jitter, every_records)
         self.lc = 0
 
     def checkpoint_first(self, frame: Frame) -> Sequence[Ask]:
@@ -55,8 +61,14 @@ class HMNR(UncoordinatedProtocol):
     not tell its count from that of a shard that has never heard of it, and would be forced for it.
     """
 
-    def __init__(self, place: ShardPosition, every_s: float, jitter: float) -> None:
-        super().__init__(place, every_s, jitter)
+    def __init__(
+        self,
+        place: ShardPosition,
+        every_s: float | None,
+        jitter: float,
+        every_records: int | None = None,
+    ) -> None:
+        super().__init__(place, every_s, jitter, every_records)
         n = len(place.cycle)
         self.index = {shard: k for k, shard in enumerate(place.cycle)}
         self.i = self.index.get(place.id, 0)
