@@ -43,7 +43,7 @@ class UncoordinatedProtocol(ShardProtocol):
         self.number = 0
         """The newest checkpoint, local or forced."""
         self._due_s = math.inf
-        self._wait_s = math.inf
+        self._interval_s = math.inf
         self._counted_from = 0
         """The records there were when the timer was set."""
         self._timer_set = False
@@ -51,15 +51,15 @@ class UncoordinatedProtocol(ShardProtocol):
     def on_tick(self, now_s: float, records: int = 0, wish: bool | None = None) -> Sequence[Ask]:
         if not self._timer_set:
             self._timer_set = True
-            self._wait_s = self._next_wait_s()
-            self._due_s = now_s + self._wait_s
+            self._interval_s = self._wait_s()
+            self._due_s = now_s + self._interval_s
             self._counted_from = records
         new = records - self._counted_from
         if wish and new:
             return [self.take()]
         most = math.inf if self.every_records is None else self.every_records
         if wish is False:
-            due = now_s >= self._due_s + self._wait_s or new >= 2 * most
+            due = now_s >= self._due_s + self._interval_s or new >= 2 * most
         else:
             due = now_s >= self._due_s or new >= most
         return [self.take()] if due else ()
@@ -88,7 +88,7 @@ class UncoordinatedProtocol(ShardProtocol):
         self.number = variables.get("number", 0)
         self._timer_set = False
 
-    def _next_wait_s(self) -> float:
+    def _wait_s(self) -> float:
         """Derived from shard name and checkpoint number, so that a run can be repeated."""
         if self.every_s is None:
             return math.inf
