@@ -164,10 +164,12 @@ class Outlet(ABC):
             else:
                 for batch in batches:
                     self._route(batch, ordinal)
-        elif self.one_frame:
-            self._route([], ordinal)
-        elif self._watermark == NO_WATERMARK:
-            return
+        else:
+            self._sizes.sent(records, {})
+            if self.one_frame:
+                self._route([], ordinal)
+            elif self._watermark == NO_WATERMARK:
+                return
         self.pump()
 
     def _route_measured(self, batches: Sequence[Batch], ordinal: int, records: int) -> None:

@@ -19,7 +19,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery": set(),
     "queueing": {"bench"},
     "bench": {"recovery", "workloads"},
-    "cli": {"apps", "bench", "queueing", "workloads"},
+    "reproduce": {"apps", "bench", "queueing", "workloads"},
+    "cli": {"apps", "bench", "queueing", "workloads", "reproduce"},
     "pipelines": {"apps"},
 }
 """Package or module of the laboratory -> those it may import."""

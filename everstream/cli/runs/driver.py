@@ -5,13 +5,11 @@ fork. It sends events to the supervisor over FD and receives requests over ASKS.
 supervisor, so a killed command leaves nothing running.
 """
 
-import ctypes
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,6 +18,7 @@ from types import FrameType
 from typing import IO, NoReturn
 
 from everstream.cli.runs.arguments import RunCommand
+from everstream.cli.runs.die_with import die_with
 from everstream.cli.runs.driver_process import HELD
 from everstream.cli.runs.driver_requests import answering
 from everstream.cli.runs.finding import load_pipeline
@@ -40,7 +39,6 @@ from everstream.engine.settings.options import RunConfig
 from everstream.errors import EnvironmentFault, EverstreamError, RunFailed, SparkGone, UserError
 from everstream.observability.ui.views import Actions
 
-PR_SET_PDEATHSIG = 1
 JAVA_PATIENCE_S = 5.0
 STOPPED_EARLY = "stopped before the first record; nothing had to be saved"
 
@@ -154,22 +152,6 @@ def _text_of(error: EverstreamError) -> str:
     if isinstance(error, RunFailed) and error.cause is not None:
         return f"{error.message}\n{error.cause.message}"
     return str(error)
-
-
-def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends, for whatever reason."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it ended before prctl took effect
-            os._exit(1)
-    else:
-        threading.Thread(target=_watch_parent, args=(parent,), daemon=True).start()
-
-
-def _watch_parent(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.2)
-    os._exit(1)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -4,7 +4,7 @@ import typer
 
 
 def register(app: typer.Typer) -> None:
-    """Add `bench`, `apps` and `model` to the `everstream` command."""
+    """Add `bench`, `apps`, `model` and `reproduce` to the `everstream` command."""
     from everstream_lab.cli import (
         apps_exec,
         apps_reports,
@@ -12,6 +12,7 @@ def register(app: typer.Typer) -> None:
         bench_protocols,
         bench_transactions,
         model,
+        reproduce,
     )
     from everstream_lab.cli.apps import apps
     from everstream_lab.cli.bench import bench
@@ -24,3 +25,4 @@ def register(app: typer.Typer) -> None:
     apps_reports.register(apps)
     app.add_typer(apps, name="apps")
     model.register(app)
+    reproduce.register(app)

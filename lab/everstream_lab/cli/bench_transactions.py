@@ -34,6 +34,8 @@ class Study(StrEnum):
     FACTORS = "factors"
     SCALABILITY = "scalability"
     SENSITIVITY = "sensitivity"
+    EPOCHS = "epochs"
+    SELECTIVE = "selective"
     MODEL = "model"
     ALL = "all"
 
@@ -134,6 +136,12 @@ def transactions(
             results["scalability"] = studies.scalability(plan, status.update, counts)
         if everything or Study.SENSITIVITY in wanted:
             results["sensitivity"] = studies.sensitivity(plan, status.update)
+        if everything or Study.EPOCHS in wanted:
+            results["epochs"] = studies.commit_epochs(
+                plan, status.update, tuple(studies.CONTENTION), studies.EPOCH_SIZES
+            )
+        if everything or Study.SELECTIVE in wanted:
+            results["selective"] = studies.selective_logging(plan, status.update, studies.SHARES)
         if everything or Study.MODEL in wanted:
             rows = results.get("compare", [])
             results["model"] = studies.makespans(plan, rows, status.update)
@@ -162,7 +170,7 @@ def _setting(plan: Any) -> dict[str, Any]:
 
 
 def _show(console: Console, results: dict[str, Any], promises: list[Any]) -> None:
-    for name in ("compare", "factors", "scalability", "sensitivity"):
+    for name in ("compare", "factors", "scalability", "sensitivity", "epochs", "selective"):
         rows = results.get(name)
         if not rows:
             continue
@@ -172,7 +180,7 @@ def _show(console: Console, results: dict[str, Any], promises: list[Any]) -> Non
         for column in ("threads", "thousand/s", "start s", "work s", "total s", "disturbed"):
             table.add_column(column, justify="right")
         for row in rows:
-            what = row.get("workload") or f"{row['knob']} = {row['value']:g}"
+            what = _what(row)
             recovery = row.get("recovery", {})
             table.add_row(
                 what + (f" {row['step']}" if "step" in row else ""),
@@ -193,6 +201,15 @@ def _show(console: Console, results: dict[str, Any], promises: list[Any]) -> Non
             verdict = "yes" if promise.reached else "[bold red]no[/]"
             table.add_row(promise.name, f"{promise.wanted:g}", f"{promise.measured:.2f}", verdict)
         console.print(table)
+
+
+def _what(row: dict[str, Any]) -> str:
+    """What a row of a study is about."""
+    if "contention" in row:
+        return f"{row['contention']}, {row['epoch_events']} events"
+    if "logging" in row:
+        return f"{row['logging']} logging, {row['value']:g} over partitions"
+    return str(row.get("workload") or f"{row['knob']} = {row['value']:g}")
 
 
 def _write_facts(json_file: Path, results: dict[str, Any], promises: list[Any]) -> None:

@@ -189,6 +189,8 @@ class Claim:
     measure: Callable[[Grid], float]
     tolerance: float | None
     note: str = ""
+    waits: bool = False
+    """Whether it is about waiting times, which only a grid of whole tuples has."""
 
 
 def _mean(grid: Grid, case: int, field: str) -> float:
@@ -226,7 +228,42 @@ def claims(tuples: int = WINDOW_TUPLES) -> tuple[Claim, ...]:
               "from 'throughput decreases up to 109 %'"),
         Claim(4, skipped, 1_200_000 * size, lambda g: _mean(g, 4, "unprocessed"), None,
               "said to be 10.2 %, which would be 1.02 million; no reading gives both this and the loss"),
+        *(_growth_claim(case, operator, percent)
+          for case, growths in WAIT_GROWTH_PERCENT.items() for operator, percent in enumerate(growths)),
     )  # fmt: skip
+
+
+WAIT_GROWTH_PERCENT = {3: (12, 121, 8, 29), 4: (27, 125, 14, 8)}
+"""By case: how much longer tuples wait than without failures, at most, operator by operator."""
+
+
+def _growth_claim(case: int, operator: int, percent: float) -> Claim:
+    """The text's growth as a ratio; `note` has what the study's own tables come to."""
+    tables = max(
+        after / before
+        for rate in RATES_PER_S
+        if (after := paper_wait_s(case, rate, operator))
+        and (before := paper_wait_s(2, rate, operator))
+    )
+    return Claim(
+        case,
+        f"largest wait of {OPERATORS[operator]} against case 2",
+        1 + percent / 100,
+        lambda grid: _worst_wait_ratio(grid, case, operator),
+        0.12,
+        f"the study contradicts itself, for its tables give {tables:.2f}, and only the operator next "
+        "to one that resumes has a queue worth the name",
+        waits=True,
+    )
+
+
+def _worst_wait_ratio(grid: Grid, case: int, operator: int) -> float:
+    """Over the rates at which the study prints both waits."""
+    return max(
+        grid[case, rate].mean_wait_s[operator] / grid[2, rate].mean_wait_s[operator]
+        for rate in _rates(grid)
+        if paper_wait_s(case, rate, operator) and paper_wait_s(2, rate, operator)
+    )
 
 
 @dataclass(frozen=True)
@@ -248,8 +285,11 @@ class Compared:
         return abs(self.difference) <= self.claim.tolerance
 
 
-def compare(grid: Grid, tuples: int = WINDOW_TUPLES) -> list[Compared]:
-    return [Compared(claim, claim.measure(grid)) for claim in claims(tuples)]
+def compare(grid: Grid, tuples: int = WINDOW_TUPLES, waits: bool = False) -> list[Compared]:
+    """All claims; those about waiting times only of a grid of whole tuples, which has them."""
+    return [
+        Compared(claim, claim.measure(grid)) for claim in claims(tuples) if waits or not claim.waits
+    ]
 
 
 _DASH = 0.0

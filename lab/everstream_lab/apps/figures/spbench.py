@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from everstream.connectors.generate.load import Load, Pattern
 from everstream_lab.apps.cycle.charts import batch_over_time, by_setting, over_time
 from everstream_lab.apps.cycle.page import Page
-from everstream_lab.apps.figures.runs import Runs
+from everstream_lab.apps.figures.runs import Ran, Runs
 
 FARMS = ("compress", "lane", "face", "ferret")
 BOTH = ("processes", "everstream")
@@ -55,6 +55,17 @@ def static_batch(page: Page, runs: Runs) -> None:
         page.charts(by_setting(ran.tables["parallelism"], "batch", ("workers",)))
 
 
+def under(
+    runs: Runs, application: str, name: Pattern, interfaces: Sequence[str]
+) -> tuple[str, Ran]:
+    """The load in words, and the runs under it; it is calibrated by a run at full speed."""
+    sample = runs.of(application, ["everstream"], workers=runs.most).outcomes[0]
+    result = {"records_per_s": sample.items_per_s, "wall_s": sample.wall_s}
+    load = Load.calibrated(name, result)
+    assert load.text is not None
+    return load.text, runs.of(application, interfaces, workers=runs.most, pattern=load.text)
+
+
 def pattern(name: Pattern, applications: Sequence[str]) -> Callable[[Page, Runs], None]:
     """Figures 12 to 16: a load pattern, calibrated by a run at full speed."""
 
@@ -64,12 +75,8 @@ def pattern(name: Pattern, applications: Sequence[str]) -> Callable[[Page, Runs]
             "periods in its time (one, if it rises or falls once), and no catching up."
         )
         for application in applications:
-            sample = runs.of(application, ["everstream"], workers=runs.most).outcomes[0]
-            result = {"records_per_s": sample.items_per_s, "wall_s": sample.wall_s}
-            load = Load.calibrated(name, result)
-            assert load.text is not None
-            ran = runs.of(application, BOTH, workers=runs.most, pattern=load.text)
-            rounded = re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.3g}", load.text)
+            text, ran = under(runs, application, name, BOTH)
+            rounded = re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.3g}", text)
             page.heading(f"{application}: {rounded}")
             page.charts(over_time(ran.tables["monitor"], ran.names())[:2])
 

@@ -5,7 +5,7 @@ verdicts. All of them kill a real process once per configuration.
 """
 
 import timeit
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -123,16 +123,88 @@ SWEEPS: dict[str, tuple[dict[str, float], tuple[float, ...]]] = {
 }
 
 
-def sensitivity(plan: Plan, progress: Progress) -> list[Facts]:
-    """Grep and Sum with one knob turned at a time, as the others stand still."""
+def sensitivity(
+    plan: Plan, progress: Progress, sweeps: Mapping[str, Sequence[float]] | None = None
+) -> list[Facts]:
+    """Grep and Sum with one knob turned at a time, as the others stand still.
+
+    `sweeps` has the values of each knob; default: those of all in `SWEEPS`.
+    """
     rows = []
-    for knob, (fixed, values) in SWEEPS.items():
+    chosen = sweeps or {knob: values for knob, (_, values) in SWEEPS.items()}
+    for knob, values in chosen.items():
+        fixed = SWEEPS[knob][0]
         for value in values:
             base = base_of(plan, "grep-sum", plan.events // 4, **{**fixed, knob: value})
             bench = _bench(plan, base, progress)
             for scheme in plan.schemes:
                 facts = bench.measure(replace(base, scheme=scheme), plan.recoveries)
                 rows.append({"knob": knob, "value": value, **facts})
+    return rows
+
+
+CONTENTION: dict[str, dict[str, float]] = {
+    "LSFD": {"skew": 0.0, "multi_partition": 0.0},
+    "LSMD": {"skew": 0.0, "multi_partition": 0.8},
+    "HSFD": {"skew": 1.2, "multi_partition": 0.0},
+    "HSMD": {"skew": 1.2, "multi_partition": 0.8},
+}
+"""Low or high skew, few or many dependencies: the classes of workload in the paper's section VI-B."""
+EPOCH_SIZES = (512, 1024, 2048, 4096, 8192, 16_384)
+SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
+"""Of transactions over partitions, in the study of selective logging."""
+
+
+def commit_epochs(
+    plan: Plan, progress: Progress, classes: Sequence[str], sizes: Sequence[int]
+) -> list[Facts]:
+    """Grep and Sum under `fast`: throughput and recovery by how many events an epoch has."""
+    rows = []
+    for name in classes:
+        base = replace(base_of(plan, "grep-sum", **CONTENTION[name]), scheme="fast")
+        bench = _bench(plan, base, progress)
+        for size in sizes:
+            snapshot_epoch = max(1, 2 * plan.epoch_events // size)
+            config = replace(base, epoch_events=size, snapshot_epoch=snapshot_epoch)
+            facts = bench.measure(config, plan.recoveries, plan.runs)
+            since = config.crash_event - snapshot_epoch * size
+            rows.append(
+                {
+                    "contention": name,
+                    "epoch_events": size,
+                    "recovered_per_s": since / facts["recovery"]["work_s"],
+                    **facts,
+                }
+            )
+    return rows
+
+
+def selective_logging(plan: Plan, progress: Progress, shares: Sequence[float]) -> list[Facts]:
+    """The ledger with full and with selective logging: recovery gained by throughput given up.
+
+    Both are against `checkpoint`, which logs nothing. A scheme that costs no throughput is counted
+    as if it cost a hundredth: less cannot be told from chance.
+    """
+    rows = []
+    for share in shares:
+        base = base_of(plan, "ledger", multi_partition=share)
+        bench = _bench(plan, base, progress)
+        without = bench.measure(replace(base, scheme="checkpoint"), plan.recoveries, plan.runs)
+        for logging, selective in (("full", False), ("selective", True)):
+            options = FastOptions(selective=selective, adaptive_replay=False)
+            config = replace(base, scheme="fast", fast=options)
+            facts = bench.measure(config, plan.recoveries, plan.runs)
+            gained = without["recovery"]["work_s"] / facts["recovery"]["work_s"]
+            given_up = 1 - facts["throughput_per_s"] / without["throughput_per_s"]
+            rows.append(
+                {
+                    "knob": "multi_partition",
+                    "value": share,
+                    "logging": logging,
+                    "efficiency": gained / max(given_up, 0.01),
+                    **facts,
+                }
+            )
     return rows
 
 

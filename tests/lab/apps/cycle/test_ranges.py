@@ -5,7 +5,7 @@ import math
 import pytest
 
 from everstream.errors import UserError
-from everstream_lab.apps.cycle.results import estimate, ratio_of, t_quantile
+from everstream_lab.apps.cycle.estimates import estimate, ratio_of, t_quantile
 from everstream_lab.apps.cycle.settings import parse_range
 
 

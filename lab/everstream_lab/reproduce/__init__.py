@@ -1,0 +1,1 @@
+"""The tables and figures of the five papers: what regenerates each, and ours beside theirs."""

@@ -1,0 +1,206 @@
+"""Writes what was measured as Markdown: an index of every table and figure, and a page per paper."""
+
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+
+from everstream_lab.reproduce.drawing import draw
+from everstream_lab.reproduce.exhibit import Exhibit, Found, Judged, Judgement, Place, shown
+from everstream_lab.reproduce.experiments import Experiment, Inventory
+from everstream_lab.reproduce.results import Results
+
+FRONT = "---\nkind: explanation\n---\n"
+MOST_ROWS = 80
+"""A table of values with more rows is left to the chart."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An exhibit with what was measured for it."""
+
+    exhibit: Exhibit
+    experiments: Sequence[Experiment]
+    found: Found
+    judged: Sequence[Judged]
+    unfinished: int
+    """Steps without a result."""
+
+    @property
+    def verdict(self) -> str:
+        """In a few words, for a table."""
+        if self.exhibit.not_here:
+            return f"not reproducible here, because {self.exhibit.not_here}"
+        counts = {one: sum(j.judgement is one for j in self.judged) for one in Judgement}
+        missing = sum(one.judgement is None for one in self.judged)
+        words = [f"{count} {one}" for one, count in counts.items() if count]
+        if missing:
+            words.append(f"{missing} not measured")
+        return ", ".join(words)
+
+
+def command_of(exhibit: Exhibit) -> str:
+    return f"everstream reproduce {exhibit.paper}"
+
+
+def shown_of(inventory: Inventory, results: Results) -> list[Shown]:
+    every = []
+    for exhibit in inventory.exhibits:
+        experiments = inventory.experiments_of(exhibit)
+        found = Found.together([results.found(one) for one in experiments])
+        judged = [one.judge(found) for one in exhibit.statements]
+        unfinished = sum(len(results.missing(one)) for one in experiments)
+        every.append(Shown(exhibit, experiments, found, judged, unfinished))
+    return every
+
+
+def write_pages(inventory: Inventory, results: Results, out: Path) -> list[Path]:
+    """The index and the pages, with pictures in a folder per paper."""
+    every = shown_of(inventory, results)
+    out.mkdir(parents=True, exist_ok=True)
+    paths = [out / "index.md"]
+    paths[0].write_text(_index(inventory, every, results))
+    for paper, title in inventory.titles.items():
+        own = [one for one in every if one.exhibit.paper == paper]
+        path = out / f"{paper}.md"
+        path.write_text(_page(title, own, inventory.drawings.get(paper, ""), out / paper, results))
+        paths.append(path)
+    return paths
+
+
+def _index(inventory: Inventory, every: Sequence[Shown], results: Results) -> str:
+    lines = [
+        FRONT + "# Evidence",
+        "",
+        "This page lists every table and figure with numbers in the five papers that Everstream is "
+        "built from: the command that regenerates it, and what came of it. A statement is one thing "
+        "that a paper says about a table or figure, with a number.",
+        "",
+        *_setting(results),
+        "",
+        *_total(every),
+        "",
+    ]
+    for paper, title in inventory.titles.items():
+        lines += [f"## {title}", "", "| | shows | command | verdict |", "| --- | --- | --- | --- |"]
+        for one in every:
+            if one.exhibit.paper == paper:
+                link = f"[{one.exhibit.label}]({paper}.md#{_anchor(one.exhibit.label)})"
+                command = "none" if one.exhibit.not_here else f"`{command_of(one.exhibit)}`"
+                lines.append(f"| {link} | {one.exhibit.title} | {command} | {one.verdict} |")
+        if inventory.drawings.get(paper):
+            lines += ["", f"Without numbers to measure: {inventory.drawings[paper]}."]
+        lines.append("")
+    lines += [
+        "## How this is tested",
+        "",
+        "`tests/lab/reproduce` compares the list with the tables and figures of the papers, stops a "
+        "run and continues it, and checks each verdict with made-up measurements.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _total(every: Sequence[Shown]) -> list[str]:
+    judged = [one for exhibit in every for one in exhibit.judged]
+    counts = [
+        f"{sum(one.judgement is kind for one in judged)} {kind}" for kind in Judgement
+    ]  # fmt: skip
+    missing = sum(one.judgement is None for one in judged)
+    return [
+        f"{len(every)} tables and figures, {len(judged)} statements: {', '.join(counts)}, "
+        f"{missing} not measured."
+    ]
+
+
+def _anchor(label: str) -> str:
+    return label.replace(".", "").replace(" ", "-")
+
+
+def _setting(results: Results) -> list[str]:
+    with_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    effort = "a quick run (`--quick`)" if results.effort.quick else "a full run"
+    return [
+        f"Measured in {effort} on {date.today().isoformat()}: {os.cpu_count()} cores "
+        f"({_processor()}), {with_memory:.0f} GB of memory, {platform.system()} "
+        f"{platform.release()}, Python {platform.python_version()}, Everstream "
+        f"{version('everstream')}. Intervals are of 95 % over the repetitions; where there is none, "
+        "there was one repetition."
+    ]
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _page(title: str, own: Sequence[Shown], drawings: str, pictures: Path, results: Results) -> str:
+    lines = [
+        FRONT + f"# {title}",
+        "",
+        "This page has our numbers beside those of the paper, table by table and figure by figure.",
+        "",
+        *_setting(results),
+        "",
+    ]
+    for one in own:
+        lines += _section(one, pictures)
+    if drawings:
+        lines += ["## Without numbers", "", f"{drawings[0].upper()}{drawings[1:]}.", ""]
+    return "\n".join(lines)
+
+
+def _section(one: Shown, pictures: Path) -> list[str]:
+    exhibit = one.exhibit
+    head = f"{exhibit.label[0].upper()}{exhibit.label[1:]}"
+    lines = [f'<a id="{_anchor(exhibit.label)}"></a>', "", f"## {head}: {exhibit.title}", ""]
+    if exhibit.not_here:
+        return [*lines, f"Not reproducible here, because {exhibit.not_here}.", ""]
+    commands = " or ".join(
+        dict.fromkeys(f"`{experiment.command}`" for experiment in one.experiments)
+    )
+    lines += [f"Command: `{command_of(exhibit)}`; alone: {commands}.", ""]
+    lines += [f"Scale: {exhibit.scale}.".replace("..", "."), ""]
+    if one.unfinished:
+        lines += [f"{one.unfinished} steps of its experiments have no result yet.", ""]
+    lines += [f"- {judged.sentence}" for judged in one.judged] + [""]
+    lines += [f"Note: {note}\n" for note in exhibit.notes]
+    for picture in draw(exhibit, one.found, pictures):
+        alt = f"{exhibit.label}: {exhibit.title}"
+        lines += [f"![{alt}]({pictures.name}/{picture.name})", ""]
+    lines += _values(one)
+    return lines
+
+
+def _values(one: Shown) -> list[str]:
+    """Tables of our values beside the printed ones, where there are not too many to read."""
+    exhibit = one.exhibit
+    names = dict.fromkeys([*(panel.quantity for panel in exhibit.panels), *exhibit.printed])
+    lines: list[str] = []
+    for quantity in names:
+        printed = {(curve, at): value for curve, at, value in exhibit.printed.get(quantity, ())}
+        keys: dict[tuple[str, Place], None] = {
+            (curve, at): None
+            for curve in one.found.curves(quantity)
+            if curve.startswith(exhibit.curves)
+            for at, _ in one.found.curve(quantity, curve)
+        }
+        keys |= dict.fromkeys(printed)
+        if not keys or (len(keys) > MOST_ROWS and not printed):
+            continue
+        lines += [f"| {quantity} | | here | paper |", "| --- | --- | ---: | ---: |"]
+        for curve, at in keys:
+            ours = one.found.at(quantity, curve, at)
+            half = "" if ours is None or ours.low is None else f" ± {shown(ours.mean - ours.low)}"
+            here = "" if ours is None else f"{shown(ours.mean)}{half}"
+            paper = shown(printed[curve, at]) if (curve, at) in printed else ""
+            place = at if isinstance(at, str) else f"{at:g}"
+            lines.append(f"| {curve} | {place} | {here} | {paper} |")
+        lines.append("")
+    return lines

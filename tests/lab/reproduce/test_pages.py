@@ -1,0 +1,112 @@
+"""Verdicts from made-up measurements, the pages that show them, and the command."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from everstream.cli.app import app
+from everstream_lab.reproduce import inventory as inventories
+from everstream_lab.reproduce.exhibit import Found, Judgement, Statement
+from everstream_lab.reproduce.experiments import Effort, found_in
+from everstream_lab.reproduce.pages import write_pages
+from everstream_lab.reproduce.results import Results
+from everstream_lab.reproduce.runner import run_missing
+from tests.lab.reproduce.tiny import inventory, performed
+
+
+def found(*values: float) -> Found:
+    return Found([{"speed": [("ours", "one", value)]} for value in values])
+
+
+def speed(one: Found) -> float | None:
+    return one.value("speed", "ours", "one")
+
+
+@pytest.mark.parametrize(
+    ("goal", "ours", "expected"),
+    [
+        ("near", 11.0, Judgement.REPRODUCED),
+        ("near", 13.0, Judgement.NOT),
+        ("at least", 10.5, Judgement.REPRODUCED),
+        ("at least", 20.0, Judgement.BETTER),
+        ("at least", 9.9, Judgement.NOT),
+        ("at most", 9.5, Judgement.REPRODUCED),
+        ("at most", 5.0, Judgement.BETTER),
+        ("at most", 10.1, Judgement.NOT),
+    ],
+)
+def test_a_statement_comes_to_one_of_three(goal: str, ours: float, expected: Judgement) -> None:
+    one = Statement("it", 10.0, speed, goal, because="b", otherwise="o")  # type: ignore[arg-type]
+    assert one.judge(found(ours)).judgement is expected
+
+
+def test_a_sentence_has_both_numbers_and_an_interval_where_there_are_repetitions() -> None:
+    one = Statement("the speed", 10.0, speed, unit=" m/s")
+    assert one.judge(found(9, 10, 11)).sentence == (
+        "reproduced: the speed is 10 ± 2.48 m/s here, 10 m/s in the paper."
+    )
+    assert one.judge(found(10)).sentence.endswith("is 10 m/s here, 10 m/s in the paper.")
+    better = Statement("it", 10.0, speed, "at least", because="we can")
+    assert better.judge(found(30)).sentence.startswith("better, because we can: it is 30 here")
+    worse = Statement("it", 10.0, speed, otherwise="we cannot")
+    assert worse.judge(found(30)).sentence.startswith(
+        "not reproducible, because we cannot: it is 30"
+    )
+    assert one.judge(Found([])).sentence.startswith("not measured: the speed, 10 m/s in the paper")
+
+
+def test_steps_of_one_repetition_are_put_together_and_repetitions_kept_apart() -> None:
+    both = found_in([
+        (0, {"a": [("x", 1, 2.0)]}),
+        (1, {"a": [("x", 1, 4.0)]}),
+        (0, {"a": [("y", 1, 5.0)]}),
+    ])  # fmt: skip
+    assert both.value("a", "x", 1) == 3.0 and both.value("a", "y", 1) == 5.0
+    assert [one.value("a", "x", 1) for one in both.apart()] == [2.0, 4.0]
+    joined = Found.together([both, Found([{"a": [("z", 1, 1.0)]}])])
+    assert set(joined.curves("a")) == {"x", "y", "z"} and len(joined.apart()) == 2
+
+
+def test_pages_list_every_exhibit_with_its_verdict_and_show_ours_beside_theirs(
+    tmp_path: Path,
+) -> None:
+    tiny, results = inventory(tmp_path), Results(tmp_path / "results", Effort(quick=True))
+    index, page = write_pages(tiny, results, tmp_path / "out")
+    assert "3 steps of its experiments have no result yet" in page.read_text()
+    assert "4 not measured" in index.read_text()
+    run_missing(tiny.experiments, results)
+    write_pages(tiny, results, tmp_path / "out")
+    text = index.read_text()
+    assert (
+        "| [table 1](tiny.md#table-1) | how fast it is | `everstream reproduce tiny` "
+        "| 1 reproduced, 1 better, 1 not reproducible, 1 not measured |"
+    ) in text
+    assert "| none | not reproducible here, because it is theirs |" in text
+    assert "figure 1 is a drawing" in text
+    body = page.read_text()
+    assert (
+        "- better, because it is tiny: the least speed is 11 ± 2.48 here, 5 in the paper." in body
+    )
+    assert "| ours | one | 11 ± 2.48 |  |" in body and "| theirs | one |  | 11 |" in body
+    [picture] = (tmp_path / "out" / "tiny").glob("*.png")
+    assert f"(tiny/{picture.name})" in body and picture.stat().st_size > 3_000
+
+
+def test_the_command_shows_progress_writes_pages_and_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inventories, "INVENTORY", inventory(tmp_path))
+    command = ["reproduce", "tiny", "--quick", "--out", str(tmp_path / "out")]
+    (tmp_path / "fail-1").touch()
+    failed = CliRunner().invoke(app, command)
+    assert failed.exit_code == 1 and "as it was told" in failed.output
+    assert "2/3" in failed.output and "remain" in failed.output
+    (tmp_path / "fail-1").unlink()
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert performed(tmp_path) == [0, 1, 2, 1]
+    assert "table 1" in (tmp_path / "out" / "index.md").read_text()
+    listed = CliRunner().invoke(app, [*command, "--list"])
+    assert "tiny-speed" in listed.output and performed(tmp_path) == [0, 1, 2, 1]
+    again = CliRunner().invoke(app, [*command, "--fresh", "--only", "tiny-speed"])
+    assert again.exit_code == 0 and performed(tmp_path)[4:] == [0, 1, 2]
