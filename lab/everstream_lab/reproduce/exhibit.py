@@ -124,6 +124,8 @@ class Statement:
     otherwise: str = ""
     """Why ours differs, where it does."""
     unit: str = ""
+    least: float | None = None
+    """What cannot be less: then other programs have disturbed the measurement."""
 
     def judge(self, found: Found) -> "Judged":
         values = [
@@ -139,6 +141,8 @@ class Statement:
     def _judgement(self, ours: float) -> Judgement:
         bound = self.printed if self.bound is None else self.bound
         assert bound is not None, f"{self.says}: neither a printed number nor a bound"
+        if self.least is not None and ours < self.least:
+            return Judgement.NOT
         slack = self.tolerance * abs(bound)
         if self.goal == "near":
             return Judgement.REPRODUCED if abs(ours - bound) <= slack else Judgement.NOT
@@ -173,7 +177,10 @@ class Judged:
             case Judgement.BETTER:
                 return f"better, because {one.because}: {subject}."
             case Judgement.NOT:
-                return f"not reproducible, because {one.otherwise}: {subject}."
+                why = one.otherwise
+                if one.least is not None and self.ours.mean < one.least:
+                    why = "other programs used the cores while this was measured"
+                return f"not reproducible, because {why}: {subject}."
 
 
 def shown(value: float) -> str:
