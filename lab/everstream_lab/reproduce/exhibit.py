@@ -136,7 +136,13 @@ class Statement:
         if not values:
             return Judged(self, None, None)
         ours = estimate(values)
-        return Judged(self, ours, self._judgement(ours.mean))
+        judgement = self._judgement(ours.mean)
+        if judgement is Judgement.BETTER:
+            # What the interval does not rule out is not claimed.
+            ends = [end for end in (ours.low, ours.high) if end is not None]
+            if any(self._judgement(end) is Judgement.NOT for end in ends):
+                judgement = Judgement.REPRODUCED
+        return Judged(self, ours, judgement)
 
     def _judgement(self, ours: float) -> Judgement:
         bound = self.printed if self.bound is None else self.bound
@@ -147,7 +153,7 @@ class Statement:
         if self.goal == "near":
             return Judgement.REPRODUCED if abs(ours - bound) <= slack else Judgement.NOT
         ahead = ours - bound if self.goal == "at least" else bound - ours
-        if self.because and ahead > slack:
+        if self.because and self.printed is not None and ahead > slack:
             return Judgement.BETTER
         return Judgement.REPRODUCED if ahead >= 0 else Judgement.NOT
 
