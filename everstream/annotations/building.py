@@ -347,7 +347,7 @@ class _Builder:
             keyed = f".key_by({key})"
         holes: dict[str, ast.expr] = {}
         hooks = [self._values([*stage.given, *stage.state])] if stage.given or stage.state else []
-        for hook in ("on_init", "on_exit", "on_snapshot", "on_error"):
+        for hook in ("on_init", "on_exit", "on_snapshot", "on_recover", "on_error"):
             given = stage.options.get(hook)
             if given is not None and not isinstance(given, ast.Constant):
                 hooks.append(f"{hook}={hook.upper()}")

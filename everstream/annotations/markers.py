@@ -80,8 +80,11 @@ class Stage(_Block, Generic[R]):
     sink: of the last stage: where its outputs go, if they are not to be collected.
     on_init: called before the first item, in each process; `with es.Stage(on_init=load) as model`
         names what it returns.
-    on_exit: called when all is done; it may take what on_init returned.
+    on_exit: called when all is done, and before the stage is built anew after a failure; it may take
+        what on_init returned.
     on_snapshot: called when a checkpoint can no longer be rolled back; it may take its number.
+    on_recover: called after on_init if the stage has rolled back, because it or another one failed;
+        it may take the reason, as text, and what on_init returned.
     on_error: "fail", "skip" or "dead_letter", or a function of the error and the item, which raises
         to fail or returns to leave the item out.
 
@@ -113,6 +116,10 @@ class Stage(_Block, Generic[R]):
         on_init: Callable[[], R] | None = None,
         on_exit: Callable[[], object] | Callable[[R], object] | None = None,
         on_snapshot: Callable[[], object] | Callable[[int], object] | None = None,
+        on_recover: Callable[[], object]
+        | Callable[[str], object]
+        | Callable[[str, R], object]
+        | None = None,
         on_error: OnError | Callable[[Exception, Any], object] = "fail",
     ) -> None:
         _not_here("Stage")

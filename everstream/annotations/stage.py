@@ -42,15 +42,18 @@ class StageOperator(Operator):
         on_init: Callable[[], Any] | None = None,
         on_exit: Callable[..., object] | None = None,
         on_snapshot: Callable[..., object] | None = None,
+        on_recover: Callable[..., object] | None = None,
         on_error: Callable[[Exception, Any], object] | None = None,
     ) -> None:
         self.given = sendable(given)
         self.init_hook = on_init
         self.exit_hook = on_exit
         self.snapshot_hook = on_snapshot
+        self.recover_hook = on_recover
         self.error_hook = on_error
         self.resource: Any = None
-        self.repeatable = not self.state and not (on_exit or on_snapshot or on_error)
+        hooks = (on_exit, on_snapshot, on_recover, on_error)
+        self.repeatable = not self.state and not any(hooks)
 
     def describe_state(self) -> dict[str, Any] | None:
         if not self.state:
@@ -74,6 +77,10 @@ class StageOperator(Operator):
                 for key in own:
                     store[key] = first[key]
                 ctx.state.put(name, True)
+
+    def on_recover(self, reason: str, ctx: Context) -> None:
+        if self.recover_hook is not None:
+            call(self.recover_hook, reason, self.resource)
 
     def recall(self, name: str, ctx: Context) -> Any:
         """The state of this name as the last batch left it."""
@@ -121,16 +128,16 @@ def frozen(value: Any) -> Any:
     return value if is_steady(value) else copy.deepcopy(value)
 
 
-def call(hook: Callable[..., object], argument: Any) -> object:
-    """Call a hook that may or may not want to know something."""
+def call(hook: Callable[..., object], *arguments: Any) -> object:
+    """Call a hook with as many of these arguments as it requires."""
     try:
-        wants = any(
+        required = sum(
             p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
             for p in inspect.signature(hook).parameters.values()
         )
-    except (TypeError, ValueError):  # some built-in functions do not say
-        wants = False
-    return hook(argument) if wants else hook()
+    except (TypeError, ValueError):  # some built-in functions have no signature
+        required = 0
+    return hook(*arguments[:required])
 
 
 def _itself(key: Any) -> Any:

@@ -40,6 +40,9 @@ class Wrapping(Source[T]):
     def column_names(self) -> list[str] | None:
         return self._source.column_names()
 
+    def column_types(self) -> Mapping[str, Any] | None:
+        return self._source.column_types()
+
     def before_run(self, pipeline: str, operator: str, store: str, resuming: bool) -> None:
         self._source.before_run(pipeline, operator, store, resuming)
 

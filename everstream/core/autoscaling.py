@@ -14,7 +14,7 @@ from everstream.core.ids import ShardId
 from everstream.core.measuring import Meter
 from everstream.core.plan import Plan
 from everstream.pipeline.autoscale import AutoScale
-from everstream.pipeline.graph import Broadcast, ByKey, Kind
+from everstream.pipeline.graph import Broadcast, ByKey, ByRoute, Kind
 
 
 @dataclass
@@ -102,8 +102,8 @@ class Scaler:
 def changeable(plan: Plan) -> list[tuple[str, ...]]:
     """The operators whose shards can be changed automatically, grouped if they change together.
 
-    Excluded are sources, operators with a limit, and those where every shard gets all records or
-    the order counts. Operators behind a key are apart from those before it, even if one shard runs
+    Excluded are sources, operators with a limit, and those where every shard gets all records, a route
+    chooses the shard or the order counts. Operators behind a key are apart from those before it, even if one shard runs
     both.
     """
     units: list[list[str]] = []
@@ -122,4 +122,5 @@ def _may_change(plan: Plan, operators: Sequence[str]) -> bool:
         return False
     if any(node.ordered for node in nodes):
         return False
-    return not any(isinstance(e.routing, Broadcast) for e in plan.graph.inputs(operators[0]))
+    fixed = Broadcast | ByRoute
+    return not any(isinstance(e.routing, fixed) for e in plan.graph.inputs(operators[0]))

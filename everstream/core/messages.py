@@ -34,6 +34,10 @@ class Restore:
     """Output of later checkpoints may have been committed: see `Permit`."""
     reason: str = ""
     """What has failed; empty when a run begins."""
+    attempt: int = 1
+    """One more than the run had failures."""
+    continues: bool = False
+    """No record was delivered since these checkpoints: the shard only moves to another process."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,8 @@ class Recover:
     """Output of later checkpoints may have been committed: see `Permit`."""
     reason: str = ""
     """What has failed."""
+    attempt: int = 1
+    """One more than the run had failures."""
 
 
 @dataclass(frozen=True)

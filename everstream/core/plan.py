@@ -13,7 +13,7 @@ from everstream.core.ids import ChannelId, ShardId, WorkerId
 from everstream.errors import UserError
 from everstream.events import EdgeLayout, OperatorLayout, PlanChanged
 from everstream.pipeline.describing import Description, described, irrevocable
-from everstream.pipeline.graph import Broadcast, ByKey, Edge, Graph, Kind, OnDemand
+from everstream.pipeline.graph import Broadcast, ByKey, ByRoute, Edge, Graph, Kind, OnDemand
 from everstream.pipeline.keys import KEY_GROUPS
 from everstream.pipeline.operator import Operator
 from everstream.pipeline.stream import Pipeline, planned_shards
@@ -221,8 +221,9 @@ def _fusable(graph: Graph, edge: Edge) -> bool:
         return False
     if isinstance(edge.routing, OnDemand):
         return edge.routing.fusable
-    # With one shard on each side every routing is the same, and none needs a channel.
-    return not isinstance(edge.routing, Broadcast) and sender.shards == 1
+    # With one shard on each side every routing is the same, and none needs a channel. But a route
+    # can choose a shard that does not exist.
+    return not isinstance(edge.routing, Broadcast | ByRoute) and sender.shards == 1
 
 
 def place(chains: Sequence[Chain], workers: int) -> list[list[ShardId]]:
@@ -282,6 +283,8 @@ def _routing(plan: Plan, edge: Edge) -> str:
     match edge.routing:
         case ByKey():
             return "by key"
+        case ByRoute():
+            return "by route"
         case Broadcast():
             return "broadcast"
         case _:

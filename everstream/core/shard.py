@@ -19,6 +19,7 @@ from typing import assert_never
 
 from everstream.core.checkpointing.channel_positions import ChannelPositions, InputTimes
 from everstream.core.checkpointing.record import CheckpointRecord
+from everstream.core.deliveries import Deliveries
 from everstream.core.frames import Frame, FrameKind, Payload, even_part
 from everstream.core.ids import NO_CHECKPOINT, ChannelId, CheckpointNumber, Generation, ShardId
 from everstream.core.instructions import (
@@ -115,10 +116,13 @@ class Shard:
         self._paused = False
         """Nothing more is to be read, and no timer called, until a rollback."""
         self._turn = 0
+        self._attempt = 1
         self._records: tuple[CheckpointRecord, ...] = ()
         self._early: list[Frame] = []
         """Frames of shards that have resumed before us, where markers act as they arrive."""
         self._story: deque[str] = deque(maxlen=16)
+        self.deliveries = Deliveries(id, inputs)
+        """For readers of envelopes; decides nothing."""
         self.born_s = 0.0
         """When the records of the next frames came in. For readers of frames; decides nothing."""
 
@@ -254,6 +258,9 @@ class Shard:
     ) -> list[Instruction]:
         """Forget everything of the present generation."""
         generation = command.generation
+        if self._status is ShardStatus.NEW:
+            moves = isinstance(command, Restore) and command.continues
+            self.deliveries.begin(not moves and bool(records or command.reason))
         self._move(ShardStatus.RESTORING, f"generation {generation} from {number}")
         self._generation = generation
         self._channels.begin(generation)
@@ -262,6 +269,7 @@ class Shard:
         self._final_failed = False
         self._paused = False
         self._records = records
+        self._attempt = command.attempt
         self._early = []
         for inbox in self._inboxes.values():
             inbox.clear()
@@ -281,6 +289,7 @@ class Shard:
         record = same_shard[0] if same_shard else None
         self._channels.restore(record, keeps_positions=self._protocol.keeps_positions)
         ended = self._channels.ended
+        self.deliveries.go_back(record, self._attempt)
         self._ordinal = record.ordinal if record else 0
         self._loops_ended = record is not None and record.loops_ended
         self._times.restore(record.watermarks if record else {}, ended)
@@ -450,6 +459,7 @@ class Shard:
                     break
                 inbox.popleft()
                 if verdict is FrameAction.CONSUME:
+                    self.deliveries.marker(channel)
                     instructions += self._perform(self._protocol.on_consumed(frame))
                     continue
                 if frame.kind is FrameKind.END:
@@ -498,7 +508,10 @@ class Shard:
         if frame.kind is FrameKind.DATA:
             left = frame.records - frame.start
             if self._cuts and left > most:
-                return [*instructions, Deliver(frame, even_part(left, most))]
+                part = even_part(left, most)
+                self.deliveries.give(frame.channel, part)
+                return [*instructions, Deliver(frame, part)]
+            self.deliveries.give(frame.channel, left)
             self._ordinal = max(frame.number + 1, self._ordinal)
             watermark = self._times.heard(frame.channel, frame.watermark)
             return [*instructions, Deliver(frame, left, watermark)]
@@ -545,6 +558,7 @@ class Shard:
             loops_ended=self._loops_ended,
             received=self._channels.received(),
             sent=self._channels.sent(),
+            delivered=self.deliveries.saved(ahead),
             ended=tuple(str(c) for c in sorted(self._channels.ended.difference(ahead))),
             watermarks=self._times.saved(without=ahead),
             ordinal=self._ordinal,
@@ -561,6 +575,7 @@ class Shard:
                     record = self._record(number, False, stopped, forced)
                     instructions.append(Capture(record, queues))
                     self._last_number = number
+                    self.deliveries.checkpointed()
                 case CloseCheckpoint(number=number):
                     instructions.append(CloseCapture(number))
                 case SendMarkers(epoch=epoch, overtaking=overtaking):

@@ -38,7 +38,10 @@ from everstream.state.snapshot import ShardState
 from everstream.state.store import CheckpointStore
 
 OWN_FORM: Final = frozenset(
-    {"aggregates", "window", "batch", "transact", "WindowJoin", "IntervalJoin"}
+    {
+        *("aggregates", "window", "window_rows", "batch", "transact", "deduplicate"),
+        *("window_join", "interval_join", "as_of_join"),
+    }
 )
 """Built-in operators that keep more than a value per key: they cannot be edited by key."""
 

@@ -13,7 +13,7 @@ import polars as pl
 
 from everstream.errors import UserError
 from everstream.pipeline.aggregation.local_parts import LocalParts
-from everstream.pipeline.graph import ByKey, Graph, Kind, Node
+from everstream.pipeline.graph import ByKey, ByRoute, Edge, Graph, Kind, Node
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.operator import Operator
 from everstream.pipeline.sink import Delivery, Sink
@@ -51,7 +51,16 @@ def _description(graph: Graph, node: Node) -> Description | None:
         keys = [] if about is None else _keys(graph, node.name)
         if about is not None and keys:
             about = {**about, "key": keys[0] if len(keys) == 1 else keys}
+        routes = [] if about is None else _routes(graph.inputs(node.name))
+        if about is not None and routes:
+            about = {**about, "route": routes[0] if len(routes) == 1 else routes}
     return about
+
+
+def _routes(inputs: Iterable[Edge]) -> list[str]:
+    """By what its records are sent to its shards, where the user chose that."""
+    found = [edge.routing.router.text for edge in inputs if isinstance(edge.routing, ByRoute)]
+    return [*dict.fromkeys(found)]
 
 
 def _keys(graph: Graph, name: str) -> list[str]:

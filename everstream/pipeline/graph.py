@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.operator import OUT, Operator, StateKind
 from everstream.pipeline.rejects import OnError
+from everstream.pipeline.routes import Router
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
 
@@ -51,11 +52,18 @@ class ByKey:
 
 
 @dataclass(frozen=True)
+class ByRoute:
+    """Each record goes to the shard that the user's route chooses."""
+
+    router: Router
+
+
+@dataclass(frozen=True)
 class Broadcast:
     """Each record goes to every shard."""
 
 
-Routing: TypeAlias = OnDemand | ByKey | Broadcast
+Routing: TypeAlias = OnDemand | ByKey | ByRoute | Broadcast
 
 
 @dataclass

@@ -17,9 +17,11 @@ import polars as pl
 from everstream.errors import EverstreamError, UserError
 from everstream.pipeline.batch import Batch, joined, records_of
 from everstream.pipeline.checkpointing import StateKind as StateKind
+from everstream.pipeline.envelope import Envelope
 from everstream.pipeline.event_time.lateness import RecordWatermarks
 from everstream.pipeline.event_time.timers import TIMERS_STATE, Timers
 from everstream.pipeline.keys import Keying
+from everstream.pipeline.plan_view import PlanView
 from everstream.pipeline.rejects import OnError, Rejected, describe
 from everstream.pipeline.spreading import (
     CONTEXT_STATE,
@@ -153,6 +155,9 @@ class Context:
         """Records rejected so far, including before the last failure."""
         self.settings: Mapping[str, Mapping[str, str]] = {}
         """Operator -> setting -> value: what can be tuned, with its present value."""
+        self.ask_plan: Callable[[], PlanView] | None = None
+        self.ask_envelope: Callable[[], Envelope] | None = None
+        """For engines."""
         self._tuning: list[dict[str, str]] = []
         self._rejected: list[Rejected] = []
         self._reading: tuple[list[Any], Iterator[Any]] = ([], iter(()))
@@ -243,6 +248,44 @@ class Context:
         iterator = iter(records)
         self._reading = (records, iterator)
         return iterator
+
+    @property
+    def plan(self) -> PlanView:
+        """The plan of the run: the shards of each operator, the workers, and this shard's place.
+
+        >>> class Share(es.Operator):
+        ...     def process(self, record, ctx):
+        ...         ctx.emit(record / ctx.plan.shards["words"])
+        >>> words = es.Pipeline("plan").source(es.FromList([8]), name="words", shards=2)
+        >>> words.process(Share(), shards=1).collect().run().collected()
+        [4.0]
+        """
+        if self.ask_plan is None:
+            raise UserError(f"operator '{self.operator}': there is no run, and so no plan.")
+        return self.ask_plan()
+
+    @property
+    def envelope(self) -> Envelope:
+        """What is known about the record in `process`: sender, position, epoch, attempt, reprocessed.
+
+        Costs nothing until used. Of the batch in `process_batch`, it is that of the first record.
+
+        >>> class Number(es.Operator):
+        ...     def process(self, record, ctx):
+        ...         ctx.emit((ctx.envelope.sender, ctx.envelope.position, record))
+        >>> words = es.Pipeline("numbered").source(es.FromList(["to", "be"]), name="words")
+        >>> words.process(Number()).collect().run().collected()
+        [('words:0', 0, 'to'), ('words:0', 1, 'be')]
+        """
+        if self.ask_envelope is None:
+            raise UserError(f"operator '{self.operator}': there is no run, and so no envelope.")
+        return self.ask_envelope()
+
+    def index_in(self, records: int) -> int | None:
+        """The index of the record being read in a batch of this size; None if it is not of it."""
+        read, iterator = self._reading
+        position = len(read) - length_hint(iterator) - 1
+        return position if len(read) == records and position >= 0 else None
 
     @property
     def record(self) -> Any:

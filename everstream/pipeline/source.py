@@ -232,6 +232,10 @@ class Source(ABC, Generic[T]):
         """The columns of its rows, after `check`; None if it does not know, or has none."""
         return None
 
+    def column_types(self) -> Mapping[str, Any] | None:
+        """The Polars types of its columns, before anything runs; None if it does not know them."""
+        return None
+
     def waits_for(self) -> str | None:
         """What is missing although the run can start, in words; shown when the run starts."""
         return None

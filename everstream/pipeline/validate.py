@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from everstream.errors import GraphError
-from everstream.pipeline.graph import Broadcast, ByKey, Edge, Graph, Kind, Node, OnDemand
+from everstream.pipeline.graph import Broadcast, ByKey, ByRoute, Edge, Graph, Kind, Node, OnDemand
 from everstream.pipeline.operator import OUT, Operator
 from everstream.pipeline.operators.builtin import Filter, Select, WithColumns
 from everstream.pipeline.sink import Sink
@@ -149,8 +149,9 @@ def _check_order(graph: Graph, node: Node) -> None:
 
 
 def _check_ordered_edge(node: Node, edge: Edge) -> None:
-    if isinstance(edge.routing, ByKey | Broadcast):
-        how = "key_by" if isinstance(edge.routing, ByKey) else "broadcast"
+    if isinstance(edge.routing, ByKey | ByRoute | Broadcast):
+        names = {ByKey: "key_by", ByRoute: "route", Broadcast: "broadcast"}
+        how = names[type(edge.routing)]
         raise GraphError(
             node.name,
             f"cannot keep order: {how} before '{edge.receiver}' splits the stream",

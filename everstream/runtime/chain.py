@@ -11,18 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, Protocol
+from types import MappingProxyType
+from typing import Any, Literal, Protocol, TypeAlias
 
 import cloudpickle
 import numpy as np
 
 from everstream.core.checkpointing.record import DEAD_LETTERS
-from everstream.core.ids import ShardId
+from everstream.core.ids import ChannelId, ShardId
 from everstream.core.measuring import Meter
 from everstream.core.plan import Plan
 from everstream.errors import EverstreamError, RefusedRecords, UserError
 from everstream.pipeline.aggregation.local_parts import LATE
 from everstream.pipeline.batch import Batch, taken, without
+from everstream.pipeline.envelope import Envelope
 from everstream.pipeline.event_time.lateness import RecordWatermarks
 from everstream.pipeline.event_time.timers import TIMERS_STATE, TimeKind, Timers
 from everstream.pipeline.graph import ByKey, Kind
@@ -34,6 +36,7 @@ from everstream.pipeline.operator import (
     process_tolerantly,
     without_key,
 )
+from everstream.pipeline.plan_view import PlanView
 from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.sink import Committable, Permit, Sink, SinkShard
 from everstream.pipeline.source import EndOfStream
@@ -48,6 +51,10 @@ from everstream.runtime.stage import ChainStage, PendingBatch
 from everstream.state.snapshot import ShardState
 
 _log = logging.getLogger("everstream")
+
+
+Piece: TypeAlias = tuple[ChannelId | None, int]
+"""The channel (None: the source) that a batch came from, and how many records it has."""
 
 
 class WritableNumber(Protocol):
@@ -70,12 +77,14 @@ class ChainStages:
         *,
         recovers: bool = True,
         times: bool = True,
+        envelope: Callable[[Piece, int | None], Envelope] | None = None,
     ) -> None:
         """recovers: sinks recover their output here; otherwise the driver does, before this chain
         is built.
 
-        times: measure how long records take to a sink.
+        times: measure how long records take to a sink. envelope: of a record of a piece.
         """
+        self._envelope = envelope
         self.plan = plan
         self.shard = shard
         self.outlets = outlets
@@ -99,6 +108,8 @@ class ChainStages:
         """The operator at work."""
         self._unfinished = False
         """A part of a batch came in: its watermark applies when the whole batch is through."""
+        self.piece: Piece | None = None
+        """What is being processed."""
         self.place: WritableNumber = [0]
         """The number of the operator at work; an engine may put it into shared memory."""
 
@@ -128,7 +139,8 @@ class ChainStages:
 
         reason: what has failed, for `on_recover`; empty when a run begins.
         """
-        self._abandon()
+        self.abandon()
+        self.piece = None
         self._reason = reason
         self.moment.born_s = 0.0
         graph = self.plan.graph
@@ -151,6 +163,8 @@ class ChainStages:
                 self.moment,
             )
             stage = ChainStage(name, ctx, number=number)
+            ctx.ask_envelope = partial(self._envelope_of, stage)
+            ctx.ask_plan = partial(self._plan_view, ctx.operator)
             if shards == 1 or ctx.on_error != "fail":
                 stage.keyings = {
                     edge.side: edge.routing.keying
@@ -225,6 +239,29 @@ class ChainStages:
             stage.writer.restore(saved["writer"])
         if self._recovers:
             stage.hold(stage.writer.recover(saved.get("transactions", ()), permit))
+
+    def _plan_view(self, operator: str) -> PlanView:
+        plan, shard = self.plan, self.shard
+        shards = {
+            name: plan.chains[plan.chain_of[name]].shards
+            for name, node in plan.graph.nodes.items()
+            if node.part_of is None
+        }
+        worker, workers = int(plan.worker_of[shard]), len(plan.workers)
+        return PlanView(operator, shard.number, worker, workers, MappingProxyType(shards))
+
+    def _envelope_of(self, stage: ChainStage) -> Envelope:
+        """Of the record that a stage is reading, if the batch is as it came in."""
+        if self.piece is None or self._envelope is None:
+            raise UserError(
+                f"operator '{stage.ctx.operator}': there is no record whose envelope you could read "
+                "here. Use ctx.envelope in process or process_batch."
+            )
+        first = stage is self.head or (
+            self.head.reader is not None and stage.number == self.head.number + 1
+        )
+        index = stage.ctx.index_in(self.piece[1]) if first else None
+        return self._envelope(self.piece, index)
 
     def _link(self) -> None:
         for number, edge in enumerate(self.plan.graph.edges):
@@ -334,6 +371,7 @@ class ChainStages:
         self._unfinished, began = not last, self._unfinished
         self._enter(self.head)
         self._forward(self.head, "out", batch)
+        self.piece = None
         if began and last:
             self._pass_watermarks()
         if last:
@@ -596,8 +634,8 @@ class ChainStages:
                 stage.operator.on_stop(stage.ctx)
         self.close()
 
-    def _abandon(self) -> None:
-        """Operators of the generation before release what they hold, and are gone."""
+    def abandon(self) -> None:
+        """Its operators release what they hold, and are gone: it is built anew, or not used again."""
         for stage in self.stages.values() if self.started else ():
             if stage.operator is not None:
                 try:

@@ -27,8 +27,9 @@ from everstream.core.plan import Plan
 from everstream.core.shard import Shard
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, joined
-from everstream.pipeline.graph import Broadcast, ByKey, OnDemand, Routing
+from everstream.pipeline.graph import Broadcast, ByKey, ByRoute, OnDemand, Routing
 from everstream.pipeline.keys import Keying
+from everstream.pipeline.routes import Router
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
 from everstream.runtime.pace import FIRST, UNLIMITED
 from everstream.runtime.payload import BatchPayload
@@ -163,10 +164,12 @@ class Outlet(ABC):
             else:
                 for batch in batches:
                     self._route(batch, ordinal)
-        elif self.one_frame:
-            self._route([], ordinal)
-        elif self._watermark == NO_WATERMARK:
-            return
+        else:
+            self._sizes.sent(records, {})
+            if self.one_frame:
+                self._route([], ordinal)
+            elif self._watermark == NO_WATERMARK:
+                return
         self.pump()
 
     def _route_measured(self, batches: Sequence[Batch], ordinal: int, records: int) -> None:
@@ -300,10 +303,10 @@ class Outlet(ABC):
 
 
 class DirectOutlet(Outlet):
-    """Each record has a channel: by key, or all channels."""
+    """Each record has a channel, by its key or by the user's choice, or goes to all channels."""
 
     def __init__(
-        self, wiring: Wiring, keying: Keying | None = None, tolerant: bool = False
+        self, wiring: Wiring, keying: Keying | Router | None = None, tolerant: bool = False
     ) -> None:
         """tolerant: the receiver decides what happens to records without a key."""
         super().__init__(wiring)
@@ -454,6 +457,8 @@ def make_outlet(routing: Routing, wiring: Wiring, tolerant: bool = False) -> Out
             return DemandOutlet(wiring)
         case ByKey(keying=keying):
             return DirectOutlet(wiring, keying, tolerant)
+        case ByRoute(router=router):
+            return DirectOutlet(wiring, router.towards(wiring.channels[0].receiver.operator))
         case Broadcast():
             return DirectOutlet(wiring)
 

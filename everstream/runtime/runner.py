@@ -54,10 +54,11 @@ from everstream.core.scheme import Scheme
 from everstream.core.shard import Shard
 from everstream.core.status import ShardStatus
 from everstream.errors import CorruptObject, EnvironmentFault, EverstreamError, said
+from everstream.pipeline.envelope import Envelope
 from everstream.pipeline.source import EndOfStream
 from everstream.pipeline.state_backend import key_group, on_disk
 from everstream.pipeline.tuning import Tuning
-from everstream.runtime.chain import ChainStages
+from everstream.runtime.chain import ChainStages, Piece
 from everstream.runtime.engine_api import CommitJob, EngineApi, Upload
 from everstream.runtime.measuring import Alignment, NoUse, TimeUse, read_meter
 from everstream.runtime.outlets import make_outlets
@@ -129,6 +130,7 @@ class ShardRunner:
             engine.clock_s,
             recovers=recovers,
             times=measures,
+            envelope=self._envelope,
         )
         self._handed_over = NO_CHECKPOINT
         self._snapshots = Snapshots(
@@ -533,15 +535,32 @@ class ShardRunner:
             batch = frame.payload.batch
             if records < frame.records:
                 batch = batch[frame.start : frame.start + records]
+            self.chain.piece = (frame.channel, records)
             self.chain.process(batch, self.sides[frame.channel], last=last)
+            self.chain.piece = None
         if watermark is not None:
+            # Windows that end here cost the same, however few records come with the watermark.
+            advancing_s = self.engine.clock_s()
             self.chain.advance(watermark)
+            began_s += self.engine.clock_s() - advancing_s
         self._flush(frame.number, records)
         self.pace.note(records, self.engine.clock_s() - began_s)
         if not last:
             self.shard.on_cut(frame, records)
         elif frame.sequence:
             self.engine.grant(frame.channel, 1, self._wished())
+
+    def _envelope(self, piece: Piece, index: int | None) -> Envelope:
+        """Of a record of the piece that the chain is processing; index None: of the whole piece."""
+        (channel, records), deliveries = piece, self.shard.deliveries
+        first = deliveries.given(channel) - records
+        position = first + (index or 0)
+        reprocessed = deliveries.once_given(channel, position)
+        if index is None and deliveries.once_given(channel, first + records - 1) != reprocessed:
+            reprocessed = None
+        sender = self.shard.id if channel is None else channel.sender
+        epoch = int(self.shard.last_number)
+        return Envelope(str(sender), position, epoch, deliveries.attempt, reprocessed)
 
     def _timer_due(self) -> bool:
         timer_at_s = self.chain.timer_at_s
@@ -555,6 +574,8 @@ class ShardRunner:
             start = rest.start
             part = rest.take(most)
             self.sent.before_forwarding(start, len(part))
+            self.shard.deliveries.emit(len(part))
+            self.chain.piece = (None, len(part))
             self.chain.forward(part, last=not rest)
             self.processed += len(part)
             self._flush(self.shard.next_ordinal(), len(part))

@@ -21,7 +21,7 @@ from everstream.core.plan import Plan
 from everstream.core.scheme import Scheme
 from everstream.errors import CorruptObject
 from everstream.pipeline.batch import Batch, joined
-from everstream.pipeline.graph import ByKey, Kind
+from everstream.pipeline.graph import ByKey, ByRoute, Kind
 from everstream.pipeline.operator import Operator
 from everstream.pipeline.operators.purity import can_be_read_again, is_plain
 from everstream.pipeline.source import EndOfStream, Reader, Source
@@ -62,6 +62,9 @@ def reads_again(plan: Plan, shard: ShardId) -> bool:
 
 def _routes_by_columns(plan: Plan, edge: int) -> bool:
     routing = plan.graph.edges[edge].routing
+    if isinstance(routing, ByRoute):
+        columns = routing.router.columns
+        return columns is not None and is_plain(columns)
     if not isinstance(routing, ByKey):
         return True
     return routing.keying.on_columns and is_plain(routing.keying.selector)
@@ -161,11 +164,12 @@ class _ReadAgain:
     def _parts(self, channel: ChannelId) -> list[Batch]:
         batches = joined(self._caught[channel.edge].batches)
         routing = self._plan.graph.edges[channel.edge].routing
-        if not isinstance(routing, ByKey):
+        if not isinstance(routing, ByKey | ByRoute):
             return batches
+        splitter = routing.keying if isinstance(routing, ByKey) else routing.router
         channels = [c for c in self._plan.outputs[channel.sender] if c.edge == channel.edge]
         place = channels.index(channel)
-        split = (routing.keying.split(batch, len(channels)) for batch in batches)
+        split = (splitter.split(batch, len(channels)) for batch in batches)
         return [part for parts in split for shard, part in parts if shard == place]
 
     def close(self) -> None:

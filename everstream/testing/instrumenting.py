@@ -11,10 +11,12 @@ from typing import Any
 from everstream.core.checkpointing.record import DEAD_LETTERS
 from everstream.pipeline.aggregation.local_parts import LATE
 from everstream.pipeline.batch import Batch
-from everstream.pipeline.event_time.joins import IntervalJoin, WindowJoin
+from everstream.pipeline.event_time.joins import TimeJoin
+from everstream.pipeline.event_time.window_rows import WindowRows
 from everstream.pipeline.graph import Edge, Graph, Kind, Node, OnDemand
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.operators.builtin import EventTime
+from everstream.pipeline.operators.deduplicate import Deduplicate
 from everstream.pipeline.sink import Sink, SinkShard, Writer
 from everstream.pipeline.source import Source
 from everstream.pipeline.stream import Pipeline
@@ -70,7 +72,7 @@ def emitted_name(operator: str, output: str) -> str:
 def sorts_out_late_records(node: Node) -> bool:
     """Whether records that are too late leave this operator by their own output."""
     what = node.what
-    return isinstance(what, WindowJoin | IntervalJoin) or (
+    return isinstance(what, TimeJoin | Deduplicate | WindowRows) or (
         isinstance(what, Operator) and what.judges_lateness
     )
 

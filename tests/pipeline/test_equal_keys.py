@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import everstream as es
 from everstream.connectors.generate.sources import FromList
 from everstream.errors import UserError
-from everstream.pipeline.event_time.joins import IntervalJoin
+from everstream.pipeline.event_time.interval_join import IntervalJoin
 from everstream.pipeline.keys import Keying, hash_column, hash_keys, stable_hash
 from everstream.pipeline.state_backend import key_group
 from everstream.pipeline.stream import Pipeline

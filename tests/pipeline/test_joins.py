@@ -12,13 +12,16 @@ import everstream as es
 from everstream.connectors.generate.sources import FromList
 from everstream.core.plan import make_plan
 from everstream.errors import UserError
-from everstream.pipeline.event_time.joins import IntervalJoin, WindowJoin
+from everstream.pipeline.event_time.interval_join import IntervalJoin
+from everstream.pipeline.event_time.outer import How
+from everstream.pipeline.event_time.window_join import WindowJoin
 from everstream.pipeline.operator import Context
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.pipeline.times import TimeOf
 from everstream.state.backends.memory import MemoryBackend
 from tests.pipeline.sim import Sink, rows, rows_source, simulate
 
+HOWS: list[How] = ["inner", "left", "right", "full"]
 QUICK = settings(max_examples=25, suppress_health_check=list(HealthCheck))
 
 
@@ -43,41 +46,87 @@ def sources(
 
 @QUICK
 @given(side("l"), side("r"), st.integers(1, 7), st.sampled_from([(100, 100), (200, 100)]),
-       st.integers(0, 10_000))  # fmt: skip
+       st.sampled_from(HOWS), st.integers(0, 10_000))  # fmt: skip
 def test_a_window_join_pairs_what_lies_in_the_same_window(
-    left: pl.DataFrame, right: pl.DataFrame, batch: int, shape: tuple[int, int], seed: int
+    left: pl.DataFrame,
+    right: pl.DataFrame,
+    batch: int,
+    shape: tuple[int, int],
+    how: How,
+    seed: int,
 ) -> None:
     size, every = shape
 
     def build(pipeline: Pipeline, sink: Sink) -> None:
         one, two = sources(pipeline, left, right, batch)
         window = es.Sliding(size / 1e6, every=every / 1e6)
-        sink(one.window_join(two, on="k", window=window, shards=2), "out")
+        joined = one.window_join(
+            two,
+            on="k",
+            window=window,
+            how=how,
+            schema=left.schema,
+            other_schema=right.schema,
+            shards=2,
+        )
+        sink(joined, "out")
 
     def spread(frame: pl.DataFrame) -> pl.DataFrame:
         start = pl.col("t") - pl.col("t") % every
         copies = [frame.with_columns(w=start - shift) for shift in range(0, size, every)]
         return pl.concat(copies)
 
-    pairs = spread(left).join(spread(right), on=["k", "w"])
+    pairs = spread(left).join(spread(right), on=["k", "w"], how=how, coalesce=True)
     expected = pairs.select("k", "t", "l", "t_right", "r", "w", e=pl.col("w") + size)
     simulate(build, {"out": rows(expected)}, seed)
 
 
 @QUICK
 @given(side("l"), side("r"), st.integers(1, 7),
-       st.sampled_from([(-100, 200), (0, 0), (50, 90), (-300, -10)]),
+       st.sampled_from([(-100, 200), (0, 0), (50, 90), (-300, -10)]), st.sampled_from(HOWS),
        st.integers(0, 10_000))  # fmt: skip
 def test_an_interval_join_pairs_what_is_near_in_time(
-    left: pl.DataFrame, right: pl.DataFrame, batch: int, between: tuple[int, int], seed: int
+    left: pl.DataFrame,
+    right: pl.DataFrame,
+    batch: int,
+    between: tuple[int, int],
+    how: How,
+    seed: int,
 ) -> None:
     def build(pipeline: Pipeline, sink: Sink) -> None:
         one, two = sources(pipeline, left, right, batch)
         lowest, highest = (bound / 1e6 for bound in between)
-        sink(one.interval_join(two, on="k", between=(lowest, highest), shards=2), "out")
+        joined = one.interval_join(
+            two,
+            on="k",
+            between=(lowest, highest),
+            how=how,
+            schema=left.schema,
+            other_schema=right.schema,
+            shards=2,
+        )
+        sink(joined, "out")
 
-    pairs = left.join(right, on="k").filter((pl.col("t_right") - pl.col("t")).is_between(*between))
-    simulate(build, {"out": rows(pairs.select("k", "t", "l", "t_right", "r"))}, seed)
+    simulate(build, {"out": near(left, right, between, how)}, seed)
+
+
+def near(
+    left: pl.DataFrame, right: pl.DataFrame, between: tuple[int, int], how: How
+) -> list[tuple[Any, ...]]:
+    """A plain sequential program: two nested loops."""
+    pairs = [
+        (one, other)
+        for one in left.rows()
+        for other in right.rows()
+        if one[0] == other[0] and between[0] <= other[1] - one[1] <= between[1]
+    ]
+    ones, others = {one for one, _ in pairs}, {other for _, other in pairs}
+    out = [(*one, *other[1:]) for one, other in pairs]
+    if how in ("left", "full"):
+        out += [(*one, None, None) for one in left.rows() if one not in ones]
+    if how in ("right", "full"):
+        out += [(o[0], None, None, *o[1:]) for o in right.rows() if o not in others]
+    return out
 
 
 def test_keys_may_have_other_names_and_several_columns() -> None:

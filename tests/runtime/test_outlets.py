@@ -113,6 +113,17 @@ def test_a_step_that_emits_nothing_sends_nothing_unless_order_counts_on_it() -> 
     assert (frame.number, frame.records, frame.kind) == (7, 0, FrameKind.DATA)
 
 
+def test_a_receiver_of_rare_results_does_not_cut_the_input_that_they_come_from() -> None:
+    wire = Wire(OnDemand())
+    wire.outlet.wish(A, 2)
+    assert wire.outlet.most == 2
+    wire.outlet.collect([1])
+    wire.outlet.flush(0, 2)
+    for _ in range(20):
+        wire.outlet.flush(0, 2)
+    assert wire.outlet.most > 500, "a window that ends now and then is all it gets"
+
+
 def test_before_an_ordered_sink_one_step_must_make_one_frame() -> None:
     wire = Wire(OnDemand(), one_frame=True)
     with pytest.raises(UserError, match="emitted both rows and objects"):

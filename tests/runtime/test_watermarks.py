@@ -422,3 +422,31 @@ def test_rows_with_columns_have_times_too() -> None:
     it = Bench(plan).restore()
     it.step(2)
     assert [frame.watermark for frame in it.engine.frames] == [4_000, 9_000]
+
+
+class Firing(Operator):
+    """Takes ten seconds for a watermark, and nothing for a record."""
+
+    clock_s = 0.0
+
+    def process(self, record: Any, ctx: Context) -> None:
+        """Drop the record."""
+
+    def on_watermark(self, watermark: int, ctx: Context) -> None:
+        Firing.clock_s += 10.0
+
+
+def test_the_time_that_windows_take_to_end_is_not_taken_for_the_cost_of_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Firing, "clock_s", 0.0)
+    numbers = Pipeline("test").source(FromList([1]), name="numbers").on_demand()
+    numbers = numbers.process(Firing(), name="firing")
+    plan = make_plan(numbers.sink(OutsideSink(WORLD), name="out"), 1)
+    source, firing = (Bench(plan, ShardId(name, 0)).restore() for name in ("numbers", "firing"))
+    monkeypatch.setattr(firing.engine, "clock_s", lambda: Firing.clock_s)
+    source.step()
+    firing.runner.on_frame(at(source.engine.frames[0], 50))
+    firing.step()
+    assert Firing.clock_s == 10.0
+    assert firing.engine.wished == 0, "frames of any size"

@@ -135,6 +135,9 @@ class FileConnector(FileSource[T], TwoWay[T], PartSink):
     def column_names(self) -> list[str] | None:
         return None if self._schema is None else list(self._schema)
 
+    def column_types(self) -> pl.Schema | None:
+        return self._schema
+
     def _part_folder(self) -> PartFolder:
         if is_pattern(self._path) or self._fs.isfile(self._path):
             raise UserError(

@@ -280,6 +280,9 @@ class Paced(Wrapping[T]):
             return names
         return [*names, self._due_column]
 
+    def column_types(self) -> Mapping[str, Any] | None:
+        return None if self._due_column is not None else super().column_types()
+
     def open(self, shard: int, shards: int) -> Reader:
         inner = self._source.open(shard, shards)
         return _PacedReader(self, inner, _Share(self._load, shards))

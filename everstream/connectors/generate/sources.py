@@ -16,7 +16,7 @@ import polars as pl
 
 from everstream.connectors.options import at_least_one
 from everstream.errors import UserError
-from everstream.pipeline.batch import Batch
+from everstream.pipeline.batch import Batch, columns_of
 from everstream.pipeline.source import END, EndOfStream, Reader, Source
 from everstream.pipeline.types import Row, T, U
 from everstream.state.saved import Saved
@@ -271,6 +271,9 @@ class Range(FromFunction[T]):
     def column_names(self) -> list[str] | None:
         return None if self._column is None else [self._column]
 
+    def column_types(self) -> dict[str, Any] | None:
+        return None if self._column is None else {self._column: pl.Int64()}
+
     def describe_offsets(self) -> dict[str, Any]:
         return {**super().describe_offsets(), "start": self._start}
 
@@ -301,6 +304,17 @@ class FromList(FromFunction[T]):
         lazy = isinstance(records, Sequence) and not isinstance(records, list)
         kept: Sequence[T] = records if lazy else list(records)  # type: ignore[assignment]
         super().__init__(_Slice(kept), len(kept), batch)
+        self._records = None if lazy else kept
+
+    def column_types(self) -> dict[str, Any] | None:
+        """The types that hold all records, if these are rows and each column has one type."""
+        rows = self._records
+        if not rows or not all(isinstance(row, dict) for row in rows):
+            return None
+        try:
+            return dict(columns_of(list(rows), "FromList").schema)
+        except UserError:
+            return None
 
 
 @dataclass(frozen=True)

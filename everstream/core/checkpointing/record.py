@@ -66,6 +66,8 @@ class CheckpointRecord:
     """Frames that the shard had sent and that may still be requested."""
     received: dict[str, int] = field(default_factory=dict)
     sent: dict[str, int] = field(default_factory=dict)
+    delivered: tuple[int, ...] = ()
+    """Records given to the operators, per channel in the order of `received`; of a source: emitted."""
     ended: tuple[str, ...] = ()
     """Input channels that have ended."""
     watermarks: dict[str, int] = field(default_factory=dict)
@@ -155,6 +157,7 @@ class CheckpointRecord:
                 "carried": tuple(ObjectRef(**ref) for ref in body.get("carried", ())),
                 "ended": tuple(body["ended"]),
                 "keeps": None if body.get("keeps") is None else tuple(body["keeps"]),
+                "delivered": tuple(body.get("delivered", ())),
                 "log": tuple(LogSegment.from_json(segment) for segment in body["log"]),
                 "parts": tuple(cls.from_json(part) for part in body.get("parts", ())),
                 "uncommitted": waiting

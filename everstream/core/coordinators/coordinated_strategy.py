@@ -310,7 +310,9 @@ class CoordinatedStrategy(CheckpointStrategy):
         run = self._run
         records = records_for(run.plan, run.line)
         reason = run.rollback_reason
-        return Restore(run.generation, run.stable_epoch, records, run.takes_back, reason)
+        return Restore(
+            run.generation, run.stable_epoch, records, run.takes_back, reason, run.attempt
+        )
 
     def _resume_when_restored(self, now_s: float) -> None:
         run = self._run

@@ -347,7 +347,9 @@ class IndependentStrategy(CheckpointStrategy):
         numbers = self._stable_numbers
         stable = {shard: numbers[shard] for shard in back}
         takes_back, reason = self._run.takes_back, self._run.rollback_reason
-        return Recover(rollback.generation, back, stable, received, takes_back, reason)
+        return Recover(
+            rollback.generation, back, stable, received, takes_back, reason, self._run.attempt
+        )
 
     def on_worker_back(self, worker: WorkerId, now_s: float) -> None:
         rollback = self._rollback

@@ -156,6 +156,11 @@ class RunState:
         return "; ".join(report.what for report in unfinished if report.restored_s is None)
 
     @property
+    def attempt(self) -> int:
+        """One more than the run had failures."""
+        return 1 + self.restarts.book.reports.total
+
+    @property
     def takes_back(self) -> bool:
         """Output of checkpoints after the newest one may have been committed."""
         return not self._manifests or self._manifests[0].may_be_behind_output

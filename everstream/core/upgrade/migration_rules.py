@@ -15,6 +15,7 @@ from everstream.pipeline.describing import Description
 
 KEYED, VERSIONS = "keyed", "versions"
 AGGREGATES, WINDOW = "aggregates", "window"
+HOW, WITHIN = "how", "within_us"
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,14 @@ def carried(before: Description, now: Description) -> Carried | None:
         if of_aggregates is None or of_window is None:
             return None
         return Carried((*of_aggregates, *of_window), parts=True)
+    if changed == {WITHIN} and before.get("operator") == "deduplicate":
+        had, has = before[WITHIN], now[WITHIN]
+        if had is None or has is None or has > had:
+            return None
+        return Carried((f"keys are kept for {has / 1e6:g} s instead of {had / 1e6:g} s",))
+    if changed == {HOW}:
+        notes = _how(before, now)
+        return None if notes is None else Carried(notes)
     return None
 
 
@@ -106,6 +115,32 @@ def _aggregates(before: list[str], now: list[str]) -> tuple[str, ...] | None:
         ),
         *(f"{name}={what} is dropped" for name, what in gone.items()),
     )
+
+
+_KEPT: Mapping[str, set[str]] = {
+    "inner": set(),
+    "left": {"left"},
+    "right": {"right"},
+    "full": {"left", "right"},
+}
+"""The sides whose rows come out even without a partner."""
+
+
+def _how(before: Description, now: Description) -> tuple[str, ...] | None:
+    """A window is joined when it ends, and a record as of its time when that is over, so any `how` will
+    do. An interval join marks the rows that have found a partner, but only on the sides that need it:
+    these may only become fewer."""
+    had, has = (about.get(HOW, "inner") for about in (before, now))
+    if before.get("operator") == "window_join":
+        return (f"windows that are open end as {_an(has)} join instead of {_an(had)} join",)
+    kept_before = before.get("operator") == "interval_join" and _KEPT[has] <= _KEPT[had]
+    if kept_before or before.get("operator") == "as_of_join":
+        return (f"continues as {_an(has)} join instead of {_an(had)} join",)
+    return None
+
+
+def _an(how: str) -> str:
+    return f"an {how}" if how == "inner" else f"a {how}"
 
 
 def _window(before: str | None, now: str | None) -> tuple[str, ...] | None:

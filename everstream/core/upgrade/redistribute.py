@@ -15,7 +15,7 @@ from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.ids import CheckpointNumber, ShardId
 from everstream.core.plan import Plan, rescaled, shard_counts
 from everstream.errors import InternalError, UserError
-from everstream.pipeline.graph import ByKey, Kind
+from everstream.pipeline.graph import ByKey, ByRoute, Kind
 from everstream.pipeline.operator import Operator, declared_state
 from everstream.pipeline.source import Source
 
@@ -72,6 +72,12 @@ def check_can_move(manifest: EpochManifest, plan: Plan) -> None:
                 "nothing defines how its ctx.state is redistributed. Set it in its class: spread = "
                 '"split", "union", "broadcast" or "key"'
             )
+        elif isinstance(what, Operator) and name in kept and _is_routed_by_key(plan, name, what):
+            why = (
+                "it keeps state by key, and its records are sent by route(...), so it is unknown "
+                'which shard needs which key. Use key_by, declare es.Keyed(..., spread="split"), '
+                '"union" or "broadcast", or override `redistribute`'
+            )
         else:
             continue
         if before != now[name]:
@@ -88,6 +94,15 @@ def _is_silent(what: Operator) -> bool:
     if what.describe_state() is None or type(what).redistribute is not Operator.redistribute:
         return False
     return what.spread is None and not declared_state(type(what))
+
+
+def _is_routed_by_key(plan: Plan, name: str, what: Operator) -> bool:
+    """Its state is kept by key, and a route chooses the shard of a record."""
+    if type(what).redistribute is not Operator.redistribute:
+        return False
+    routed = any(isinstance(edge.routing, ByRoute) for edge in plan.graph.inputs(name))
+    spreads = {what.spread, *(one.spread for one in declared_state(type(what)).values())}
+    return routed and bool(spreads & {"key", "entry"})
 
 
 def on_their_way(manifest: EpochManifest) -> bool:

@@ -117,6 +117,8 @@ class Epochs:
         self._highest = max((manifest.epoch for manifest in self.manifests), default=NO_EPOCH)
         """The highest epoch ever used: no number is used twice."""
         self._epoch_began_s = self.clock_s()
+        self._has_taken = False
+        """The newest stable epoch is of this run."""
         self.caught_up = False
         """The last epoch has read all available input."""
         self.all_read = False
@@ -217,6 +219,9 @@ class Epochs:
             budget=self.sizing.budget,
             ended_cycles=ended_cycles(self.layout.plan, line),
             tuning=self.tuning,
+            reason=self.recoveries.reason,
+            attempt=self.recoveries.attempt,
+            continues=self._has_taken and not self.recoveries.reason,
             closing=closing,
         )
 
@@ -235,6 +240,7 @@ class Epochs:
         before = self.stable
         self.manifests = [manifest, *self.manifests][:KEPT_MANIFESTS]
         self._highest = manifest.epoch
+        self._has_taken = True
         self.watcher.reached(Point.AFTER_PREPARE)
         self._commit(verdict.reports)
         self.watcher.reached(Point.AFTER_COMMIT)

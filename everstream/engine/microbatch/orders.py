@@ -40,6 +40,12 @@ class Order:
     """Cycles of the plan on which nothing moves any more."""
     tuning: Tuning = field(default_factory=Tuning)
     """The changed settings."""
+    reason: str = ""
+    """What has failed since the newest stable epoch; empty if nothing has."""
+    attempt: int = 1
+    """One more than the run had failures."""
+    continues: bool = False
+    """This run has taken the newest stable epoch, and nothing has failed since."""
     closing: bool = False
     """The run is over: shards read nothing, learn the stable epoch and close."""
 

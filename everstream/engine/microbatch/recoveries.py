@@ -22,6 +22,16 @@ class Recoveries:
     def reports(self) -> Newest[RecoveryReport]:
         return self._book.reports
 
+    @property
+    def reason(self) -> str:
+        """The failures that no stable epoch has followed; empty if there are none."""
+        return "; ".join(report.what for report in self._book.unfinished)
+
+    @property
+    def attempt(self) -> int:
+        """One more than the run had failures."""
+        return 1 + self._book.reports.total
+
     def began(self, now_s: float) -> None:
         """A job is ordered: it retries what failed before."""
         self._began_s = now_s

@@ -114,7 +114,10 @@ class Resident:
         order: Order,
         generation: Generation,
         engine: TaskEngineApi,
+        reason: str = "",
+        attempt: int = 1,
     ) -> None:
+        """reason: what has failed, if the shard rolls back; empty if it only continues here."""
         self.shard = shard
         self.engine = engine
         self.record: CheckpointRecord | None = None
@@ -137,7 +140,16 @@ class Resident:
         self._granted = 0
         """Sent frames whose credit has been renewed."""
         records = {shard: order.records[shard]}
-        self.runner.on_command(Restore(generation, self.epoch, records))
+        self.runner.on_command(
+            Restore(
+                generation,
+                self.epoch,
+                records,
+                reason=reason,
+                attempt=attempt,
+                continues=order.continues and not reason,
+            )
+        )
         self.runner.on_command(Resume(generation, {}))
         self._replenish()
 
@@ -184,6 +196,10 @@ class Resident:
 
     def leave(self) -> None:
         self.runner.on_command(Shutdown())
+
+    def abandon(self) -> None:
+        """It is not used again: its operators release what they hold."""
+        self.runner.chain.abandon()
 
     def take_frames(self) -> list[Frame]:
         frames, self.engine.frames, self._granted = self.engine.frames, [], 0
@@ -301,6 +317,12 @@ class Cache:
         self._owner: tuple[str, int] | None = None
         self._residents: dict[ShardId, Resident] = {}
 
+    def is_ahead(self, order: Order, shard: ShardId) -> bool:
+        """Whether the shard is here in a version after the manifest's: then it rolls back."""
+        resident = self._residents.get(shard)
+        same_owner = self._owner == (order.run, order.era)
+        return same_owner and resident is not None and resident.epoch > order.stable
+
     def take(self, order: Order, shard: ShardId) -> Resident | None:
         """The shard, if it is here in the manifest's version. Removes it from the cache in any case."""
         if self._owner != (order.run, order.era):
@@ -308,16 +330,25 @@ class Cache:
             self._owner = (order.run, order.era)
         # A shard that missed an epoch continued elsewhere: it would only take up memory.
         for behind in [s for s, kept in self._residents.items() if kept.epoch < order.stable]:
-            del self._residents[behind]
+            self._residents.pop(behind).abandon()
         resident = self._residents.pop(shard, None)
-        return resident if resident is not None and self._is_current(resident, order) else None
+        if resident is None or self._is_current(resident, order):
+            return resident
+        resident.abandon()
+        return None
 
     def keep(self, order: Order, resident: Resident) -> None:
-        if self._owner == (order.run, order.era):
-            self._residents[resident.shard] = resident
+        if self._owner != (order.run, order.era):
+            resident.abandon()
+            return
+        replaced = self._residents.get(resident.shard)
+        if replaced is not None and replaced is not resident:
+            replaced.abandon()
+        self._residents[resident.shard] = resident
 
     def clear(self) -> None:
-        self._residents.clear()
+        while self._residents:
+            self._residents.popitem()[1].abandon()
 
     def _is_current(self, resident: Resident, order: Order) -> bool:
         return resident.version == order.version(resident.shard)

@@ -138,7 +138,9 @@ class StageTask:
         if deaths:
             around.reached = partial(_die_there, deaths, task)
         if any(death.at is Point.IN_RESTORE for death in deaths):
-            _CACHE.take(self.order, task.shard)  # forces a restore, to die in it
+            cached = _CACHE.take(self.order, task.shard)  # forces a restore, to die in it
+            if cached is not None:
+                cached.abandon()
         # Spark kills a worker that does not read its input to the end.
         yield from task.perform(row for row in rows if row is not None)
 

@@ -69,6 +69,8 @@ class Task:
     """How many earlier attempts were lost, according to Spark."""
     _sent: dict[int, Digest] = field(default_factory=dict)
     _resident: Resident | None = None
+    _kept: bool = False
+    """The shard is in the cache again, for the next epoch."""
 
     @property
     def shard(self) -> ShardId:
@@ -94,11 +96,24 @@ class Task:
         if self.order.finished(self.shard) and not self.order.closing:
             return
         began_s = self.around.clock_s()
-        resident = self.around.cache.take(self.order, self.shard)
-        yield from self._with(resident, in_order(mine), began_s)
+        rolls_back = self.around.cache.is_ahead(self.order, self.shard)
+        cached = self.around.cache.take(self.order, self.shard)
+        try:
+            yield from self._with(cached, self._reason(rolls_back), in_order(mine), began_s)
+        finally:
+            if self._resident is not None and not self._kept:
+                self._resident.abandon()
+
+    def _reason(self, rolls_back: bool) -> str:
+        """What has failed, if the shard must be built anew."""
+        if self.order.reason:
+            return self.order.reason
+        if self.retry:
+            return f"{self.shard}: its process died in epoch {self.order.epoch}"
+        return f"epoch {self.order.epoch} is run again" if rolls_back else ""
 
     def _with(
-        self, resident: Resident | None, frames: list[Arrived], began_s: float
+        self, resident: Resident | None, reason: str, frames: list[Arrived], began_s: float
     ) -> Iterator[Row]:
         received = digests(frames)
         missing = "" if self.order.closing else self._missing(frames)
@@ -111,12 +126,16 @@ class Task:
             began_at=self.around.wall_s(),
         )
         if missing:
+            if resident is not None:  # untouched: it can still continue from here
+                self.around.cache.keep(self.order, resident)
             yield self._report(replace(report, problem=Incomplete(missing)))
             return
         if resident is None:
             generation = self.order.generation_of(self.attempt)
+            attempt = self.order.attempt + self.retry
+            engine = self.around.engine()
             resident = Resident(
-                self.layout, self.shard, self.order, generation, self.around.engine()
+                self.layout, self.shard, self.order, generation, engine, reason, attempt
             )
         report = replace(report, restored_s=self.around.clock_s() - began_s)
         self._resident, processed = resident, 0
@@ -141,6 +160,7 @@ class Task:
         for frame in resident.take_frames():
             yield self._row(arrived(self.layout.positions[frame.channel], frame))
         self.around.cache.keep(self.order, resident)
+        self._kept = True
         done = replace(
             report,
             record=resident.record,

@@ -7,18 +7,29 @@ and does not use them: thread pools and ZeroMQ contexts do not survive a fork.
 
 import os
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import cloudpickle  # noqa: F401
 
-import everstream.engine.continuous.worker.worker
 from everstream.engine.spark.zips import forget_zips, use_installed
 
 use_installed("pyspark", "py4j")
 
 from everstream.engine.spark.launcher import serve_workers  # noqa: E402
 
-PRELOADED = everstream.engine.continuous.worker.worker
+PRELOADED = (
+    "everstream.engine.tasks.workers",
+    "everstream.engine.run",
+    "everstream.pipeline.aggregation.running",
+    "everstream.connectors.collect",
+    "everstream.connectors.files.lines",
+    "everstream.connectors.generate.paced",
+    "everstream.connectors.generate.sources",
+)
+"""What workers have loaded when they run, together with what modules of users import."""
+for module in PRELOADED:
+    import_module(module)
 
 
 def leaving_quietly(worker: Callable[..., int]) -> Callable[..., int]:

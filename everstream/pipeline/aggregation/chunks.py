@@ -18,6 +18,8 @@ from everstream.state.backends.protocol import StateBackend
 
 SMALL_ROWS = 16_384
 MOST_CHUNKS = 64
+TIME = "__time"
+"""The column of the times of rows, in microseconds, for groups of time."""
 _OVERDUE = "overdue"
 """Rows to emit once, before anything else."""
 
@@ -39,14 +41,17 @@ class Chunks:
         name: str,
         compact: Callable[[pl.DataFrame], pl.DataFrame] | None = None,
         owner: str = "",
+        small_rows: int = SMALL_ROWS,
     ) -> None:
-        """owner: the operator whose they are, for errors."""
+        """owner: the operator whose they are, for errors. small_rows: later chunks with fewer rows than
+        this are not joined with the first yet."""
         self._store = store
         self._owner = owner or name
         self._schema: pl.Schema | None = None
         """In which all rows can be read together, as far as that was found out."""
         self._name = name
         self._compact = compact
+        self._small_rows = small_rows
         self._groups: dict[int, list[int]] = {}
         """Group -> the numbers of its chunks."""
         self._tails: dict[int, int] = {}
@@ -88,10 +93,23 @@ class Chunks:
         self._store.put((self._name, group, numbers[-1]), rows)
         self._tails[group] += len(rows)
         first = len(self._chunk(group, numbers[0]))
-        if self._tails[group] > max(first, SMALL_ROWS) or len(numbers) > MOST_CHUNKS:
+        if self._tails[group] > max(first, self._small_rows) or len(numbers) > MOST_CHUNKS:
             joined = self.read([group])
             self.drop(group)
-            self.add(group, self._compact(joined) if self._compact else joined.rechunk())
+            compacted = self._compact(joined) if self._compact else joined.rechunk()
+            if not compacted.is_empty():
+                self.add(group, compacted)
+
+    def add_by_time(self, rows: pl.DataFrame, width_us: int) -> None:
+        """Add rows to the groups of their times, each of which spans this much time."""
+        groups = rows.get_column(TIME)
+        groups = groups - groups % width_us
+        first = groups.min()
+        if first == groups.max():
+            self.add(int(first), rows)  # type: ignore[arg-type]
+            return
+        for group in groups.unique().to_list():
+            self.add(group, rows.filter(groups == group))
 
     def _require_alike(self, rows: pl.DataFrame) -> None:
         """A UserError, before anything is kept, if these could not be read together with the others."""

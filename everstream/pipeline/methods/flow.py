@@ -9,11 +9,12 @@ import polars as pl
 
 from everstream.errors import GraphError, UserError
 from everstream.pipeline.aggregation.local_parts import LATE
-from everstream.pipeline.graph import Broadcast, ByKey, Edge, Kind, OnDemand, base_name
+from everstream.pipeline.graph import Broadcast, ByKey, ByRoute, Edge, Kind, OnDemand, base_name
 from everstream.pipeline.keys import Keying, key_selector
 from everstream.pipeline.methods.base import Options, StreamBase, predicate_for
 from everstream.pipeline.operators import builtin
 from everstream.pipeline.rejects import OnError
+from everstream.pipeline.routes import Route, Router, checked_route
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.types import Column, Key, T, U
 
@@ -44,6 +45,26 @@ class FlowMethods(StreamBase[T]):
 
         routing = ByKey(Keying(key_selector(key, more)))
         return KeyedStream(self.pipeline, self._origins, routing)
+
+    def route(self, to: Route) -> Stream[T]:
+        """Choose the shard of the next operator that each record goes to.
+
+        to: a function of the record and the number of shards, which returns a number from 0 to
+        shards - 1; or a column or Polars expression with that number; or a function of the number
+        of shards that returns such an expression. Any other number is an error.
+
+        The next operator has no key. If it keeps state per key, it cannot be rescaled unless it
+        declares how to redistribute that state.
+
+        >>> class Where(es.Operator):
+        ...     def process(self, record, ctx):
+        ...         ctx.emit((record, ctx.shard))
+        >>> numbers = es.Pipeline("halves").source(es.Range(4))
+        >>> routed = numbers.route(lambda n, shards: n * shards // 4)
+        >>> sorted(routed.process(Where(), shards=2).collect().run().collected())
+        [(0, 0), (1, 0), (2, 1), (3, 1)]
+        """
+        return self._leaving(self._origins, ByRoute(Router(checked_route(to))))
 
     def broadcast(self) -> Stream[T]:
         """Send every record to every shard of the next operator.

@@ -18,19 +18,27 @@ from everstream.pipeline.aggregation.local_parts import (
     LocalParts,
     keyed_by_columns,
 )
+from everstream.pipeline.aggregation.window_functions import WindowFunction
 from everstream.pipeline.batch import Batch
-from everstream.pipeline.event_time.joins import IntervalJoin, WindowJoin, attach_join, join_sides
+from everstream.pipeline.event_time.as_of_join import AsOfJoin
+from everstream.pipeline.event_time.interval_join import IntervalJoin
+from everstream.pipeline.event_time.joins import attach_join, join_sides, outer_of
+from everstream.pipeline.event_time.outer import How, Types
 from everstream.pipeline.event_time.window_aggregates import (
     END,
     PaneAggregates,
     ProcessingTimeAggregates,
     SessionAggregates,
 )
+from everstream.pipeline.event_time.window_join import WindowJoin
+from everstream.pipeline.event_time.window_rows import WindowRows
 from everstream.pipeline.event_time.windows import Duration, Session, Sliding, Window
 from everstream.pipeline.graph import ByKey, Edge, Graph, Kind, OnDemand, Routing
+from everstream.pipeline.keys import Keying
 from everstream.pipeline.methods.base import Options, StreamBase
 from everstream.pipeline.operator import OUT, Operator
 from everstream.pipeline.operators.builtin import EventTime
+from everstream.pipeline.operators.deduplicate import Deduplicate
 from everstream.pipeline.rejects import OnError
 from everstream.pipeline.source import Source
 from everstream.pipeline.times import TimeOf, Unit, microseconds
@@ -119,6 +127,9 @@ class TimeMethods(StreamBase[T]):
         on: str | Sequence[str],
         window: Sliding,
         other_on: str | Sequence[str] | None = None,
+        how: How = "inner",
+        schema: Types | None = None,
+        other_schema: Types | None = None,
         name: str | None = None,
         shards: int | None = None,
         on_error: OnError = "fail",
@@ -128,6 +139,11 @@ class TimeMethods(StreamBase[T]):
         Pairs are emitted when the window ends, with window_start and window_end. Columns of the
         other stream whose names this one also has get the suffix `_right`. Late rows are at
         `.side_output("late")`.
+
+        With how="left", "right" or "full", rows of this stream, of the other one, or of both also
+        come out if they have no partner in the window, with nulls for the other side's columns.
+        `schema` and `other_schema` give the columns of a side and their types; they are needed for
+        the side that may be missing, unless its source knows them.
 
         >>> pipeline = es.Pipeline("joined")
         >>> ads = pipeline.source(es.FromList([{"user": 1, "ad": 7, "at": 3}]))
@@ -139,7 +155,9 @@ class TimeMethods(StreamBase[T]):
         """
         if not isinstance(window, Sliding):
             raise UserError(f"window_join takes es.Tumbling or es.Sliding, not {window!r}.")
-        join = WindowJoin(*join_sides(self, other, on, other_on), window)
+        keys, times = join_sides(self, other, on, other_on)
+        outer = outer_of("window_join", self, other, keys, how, schema, other_schema)
+        join = WindowJoin(keys, times, window, outer)
         return attach_join(self, other, join, "window_join", Options(name, shards, on_error))
 
     def interval_join(
@@ -149,6 +167,9 @@ class TimeMethods(StreamBase[T]):
         on: str | Sequence[str],
         between: tuple[Duration, Duration],
         other_on: str | Sequence[str] | None = None,
+        how: How = "inner",
+        schema: Types | None = None,
+        other_schema: Types | None = None,
         name: str | None = None,
         shards: int | None = None,
         on_error: OnError = "fail",
@@ -157,6 +178,10 @@ class TimeMethods(StreamBase[T]):
 
         The time of the other row minus the time of this row must be at least between[0] and at
         most between[1], for example ("-1s", "2s"). Late rows are at `.side_output("late")`.
+
+        With how="left", "right" or "full", rows without a partner also come out, with nulls, as soon
+        as the watermark shows that no partner can come. For `schema` and `other_schema` see
+        `window_join`.
 
         >>> pipeline = es.Pipeline("joined")
         >>> ads = pipeline.source(es.FromList([{"user": 1, "ad": 7, "at": 3}]))
@@ -169,8 +194,87 @@ class TimeMethods(StreamBase[T]):
         lowest_us, highest_us = microseconds(between[0]), microseconds(between[1])
         if lowest_us > highest_us:
             raise UserError(f"between={between!r}: the first must not be greater than the second.")
-        join = IntervalJoin(*join_sides(self, other, on, other_on), lowest_us, highest_us)
+        keys, times = join_sides(self, other, on, other_on)
+        outer = outer_of("interval_join", self, other, keys, how, schema, other_schema)
+        join = IntervalJoin(keys, times, lowest_us, highest_us, outer)
         return attach_join(self, other, join, "interval_join", Options(name, shards, on_error))
+
+    def join_as_of(
+        self,
+        table: Stream,
+        *,
+        on: str | Sequence[str],
+        other_on: str | Sequence[str] | None = None,
+        how: Literal["inner", "left"] = "inner",
+        delete: str | pl.Expr | None = None,
+        other_schema: Types | None = None,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stream[Row]:
+        """Join each record with the version of a table's row that was valid at the record's time.
+
+        The rows of `table` are versions: a row replaces the one with the same key from its event time
+        on. A record waits until the watermarks of both streams have passed its time. With how="left",
+        records without a version come out with nulls; `other_schema` gives the types of these unless
+        the table's source knows them. A version for which `delete` (a column or an expression) is true
+        ends its key. Late rows of both streams are at `.side_output("late")`.
+
+        >>> pipeline = es.Pipeline("prices")
+        >>> orders = pipeline.source(es.FromList([{"item": 1, "at": 4}, {"item": 1, "at": 8}]))
+        >>> prices = [{"item": 1, "at": 0, "price": 10}, {"item": 1, "at": 5, "price": 12}]
+        >>> table = pipeline.source(es.FromList(prices)).event_time("at", unit="s")
+        >>> priced = orders.event_time("at", unit="s").join_as_of(table, on="item")
+        >>> priced.collect().run().to_polars().select("at", "price").rows()
+        [(4, 10), (8, 12)]
+        """
+        if how not in ("inner", "left"):
+            raise UserError(f"join_as_of: how={how!r} is not valid: use 'inner' or 'left'.")
+        if delete is not None and not isinstance(delete, str | pl.Expr):
+            raise UserError(
+                f"join_as_of: delete={delete!r} is not valid: give a column or a Polars expression."
+            )
+        keys, times = join_sides(self, table, on, other_on)
+        outer = outer_of("join_as_of", self, table, keys, how, None, other_schema)
+        join = AsOfJoin(keys, times, delete, outer)
+        return attach_join(self, table, join, "join_as_of", Options(name, shards, on_error))
+
+    def deduplicate(
+        self,
+        on: str | Sequence[str],
+        *,
+        within: Duration | None = None,
+        time: Literal["event", "processing"] | None = None,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stream[T]:
+        """Pass the first record of each key, and drop later ones until `within` after it.
+
+        `on` names the columns of the key. Without `within`, keys are kept forever. The time is that of
+        the records (`event_time` upstream); streams without one use the clock of the machine, and
+        `time` selects either. Records that are late are at `.side_output("late")`.
+
+        >>> clicks = [{"id": 1, "at": 0}, {"id": 1, "at": 4}, {"id": 2, "at": 5}, {"id": 1, "at": 12}]
+        >>> timed = es.Pipeline("clicks").source(es.FromList(clicks)).event_time("at", unit="s")
+        >>> timed.deduplicate("id", within="10s").collect().run().to_polars().rows()
+        [(1, 0), (2, 5), (1, 12)]
+        """
+        names = [on] if isinstance(on, str) else list(on)
+        if not names or not all(isinstance(name, str) for name in names):
+            raise UserError(f"deduplicate: on={on!r}: give the name of a column, or several.")
+        within_us = None if within is None else microseconds(within)
+        if within_us is not None and within_us <= 0:
+            raise UserError(f"deduplicate: within={within!r} is not valid: give more than 0.")
+        if time not in (None, "event", "processing"):
+            raise UserError(f"deduplicate: time={time!r}: use 'event' or 'processing'.")
+        times = None if time == "processing" else time_of(self.pipeline.graph, self._origins)
+        if time == "event":
+            times = self._time()
+        operator = Deduplicate(names, within_us, None if within_us is None else times)
+        routing = ByKey(Keying(names[0] if len(names) == 1 else pl.struct(names)))
+        keyed = self._leaving(self._origins, routing)
+        return keyed._then("deduplicate", operator, Options(name, shards, on_error))
 
     def _time(self) -> TimeOf:
         """How to read the event time of records."""
@@ -241,6 +345,56 @@ class WindowedStream:
         """
         top = Aggregates({"top": TopK(column, k, others)})
         return self._build(top, Options(name, shards, on_error))
+
+    def with_columns(
+        self,
+        *,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+        **columns: WindowFunction,
+    ) -> Stream[Row]:
+        """Emit the records of each window when it ends, in order of time, with further columns.
+
+        Columns are es.rank(...), es.lag(...), es.lead(...) or es.cumulative(...), each over the records
+        of one key and window; window_start and window_end follow. For the k greatest as one row per
+        key and window use `top_k`. Late records are at `.side_output("late")`.
+
+        >>> rows = [{"item": n % 2, "at": n, "price": n * 7 % 5} for n in range(6)]
+        >>> timed = es.Pipeline("best").source(es.FromList(rows)).event_time("at", unit="s")
+        >>> windows = timed.key_by("item").window(es.Tumbling("10s"))
+        >>> places = windows.with_columns(place=es.rank("price", descending=True))
+        >>> best = places.filter(pl.col("place") == 1).select("item", "price")
+        >>> sorted(best.collect().run().to_polars().rows())
+        [(0, 4), (1, 2)]
+        """
+        window, time, routing = self._window, self._time, self._stream._routing
+        if time is None or not isinstance(window, Sliding) or self._allowed_us:
+            raise UserError(
+                "with_columns needs tumbling or sliding windows of event time without allowed_lateness."
+            )
+        if not columns or not all(isinstance(one, WindowFunction) for one in columns.values()):
+            raise UserError(
+                "with_columns takes es.rank(...), es.lag(...), es.lead(...) or es.cumulative(...), each "
+                "with the name of its column, for example place=es.rank('price')."
+            )
+        keys: list[pl.Expr] = []
+        if isinstance(routing, ByKey):
+            selector = routing.keying.selector
+            if not isinstance(selector, str | pl.Expr):
+                raise UserError(
+                    "with_columns needs keys that are columns: key_by('item') instead of a function."
+                )
+            keys = [pl.col(selector) if isinstance(selector, str) else selector]
+        elif shards not in (None, 1):
+            raise UserError(
+                "with_columns without a key needs one shard, which sees all records: give shards=1, or "
+                "put .key_by(...) before the window."
+            )
+        else:
+            shards = 1
+        operator = WindowRows(keys, time, window, columns)
+        return self._stream._then("window_rows", operator, Options(name, shards, on_error))
 
     def _build(self, aggregates: Aggregates, options: Options) -> Stream[Row]:
         routing = self._stream._routing

@@ -34,10 +34,21 @@ Workers = Annotated[
     str | None, typer.Option("--workers", "-w", help="Parallelism: 4, 1:4 or 1:2:8.")
 ]
 Batch = Annotated[
-    str | None, typer.Option(help="Items that travel together, a range; auto: the application's.")
+    str | None,
+    typer.Option(
+        "--batch",
+        "--batch-size",
+        help="Items that travel together, a range; auto: the application's.",
+    ),
 ]
 Interval = Annotated[
-    str | None, typer.Option(metavar="50ms", help="Batch items that arrive within this time.")
+    str | None,
+    typer.Option(
+        "--interval",
+        "--batch-interval",
+        metavar="50ms",
+        help="Send a smaller batch after this time, from when its first item was read or due.",
+    ),
 ]
 Frequency = Annotated[float | None, typer.Option(help="The most items a second; 0: all.")]
 Pattern = Annotated[

@@ -99,12 +99,7 @@ class Settings:
             raise UserError("give a frequency or a pattern, not both: a pattern has its own.")
         if self.interval_s() < 0:
             raise UserError(f"interval={self.interval}: give a time, or 0s.")
-        load = self.load()
-        if self.interval_s() > 0 and load is None:
-            raise UserError(
-                "an interval gathers items as they come, but here they are all there at once: give "
-                "a frequency or a pattern with it."
-            )
+        self.load()
         self.monitor_s()
         self.checkpointing()
         for kill in self.kills:

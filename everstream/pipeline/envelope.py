@@ -1,0 +1,27 @@
+"""What is known about the record that an operator is processing, besides the record."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """Where a record comes from, and whether it comes again. Operators get it with `ctx.envelope`.
+
+    Under one sender, positions count the records in the order in which this shard gets them. They
+    go back with a rollback, and start at 0 when the number of shards changes. An operator that works
+    on whole batches, or is fused behind another operator, gets the envelope of the first record of
+    the batch that its process received.
+    """
+
+    sender: str
+    """The shard that the record, or the batch it was made from, came from, as "orders:0". For operators
+    fused to a source: the source."""
+    position: int
+    """How many records came from this sender before it."""
+    epoch: int
+    """The newest checkpoint of this shard that the record is not part of; 0 for the empty start."""
+    attempt: int
+    """1 until a failure makes this shard roll back; from then on one more than the run had failures."""
+    reprocessed: bool | None
+    """Whether this shard was given the record before a rollback. None: that is not known, because the
+    process that had the shard then is gone. After the first checkpoint since, records count as new."""

@@ -1,0 +1,176 @@
+"""Small pipelines for simulated runs: operators that join, ask and rank, on columns and event time."""
+
+import math
+import random
+from typing import Any, Literal
+
+import polars as pl
+
+from everstream.connectors.generate.sources import Range
+from everstream.pipeline.aggregation.aggregates import sum as sum_of
+from everstream.pipeline.aggregation.window_functions import cumulative, lag, lead, rank
+from everstream.pipeline.event_time.outer import KEPT, LEFT, RIGHT, How
+from everstream.pipeline.event_time.windows import Sliding
+from everstream.pipeline.stream import Pipeline, Stream
+from everstream.simulation.outside import OutsideSink
+from everstream.simulation.shapes import Shape
+
+
+def timed(pipeline: Pipeline, name: str, total: int, batch: int, shards: int, keys: int) -> Stream:
+    """The numbers `t` from 0 on, which are their own times, with a key `k`."""
+    numbers = pipeline.source(Range(total, column="t", batch=batch), name=name, shards=shards)
+    keyed = numbers.with_columns(k=pl.col("t") * 7 % keys, name=f"{name}-key")
+    return keyed.event_time("t", lateness=1e-4, name=f"{name}-time", unit="us")
+
+
+def into(stream: Stream, world: int, name: str = "out") -> None:
+    """Rows as tuples into a sink."""
+    rows = stream.map(lambda row: tuple(row.values()), name=f"{name}-rows")
+    rows.sink(OutsideSink(world), name=name)
+
+
+def outer_joined(chance: random.Random) -> Shape:
+    """Two streams of unequal speed and length: each row finds its partners, or comes out alone."""
+    n, m, keys = chance.randint(10, 50), chance.randint(10, 90), chance.randint(2, 9)
+    shards, workers = chance.randint(1, 3), chance.randint(1, 4)
+    how: How = chance.choice(("left", "right", "full"))
+    low = chance.randint(-6, 4)
+    between = (low, low + chance.randint(0, 6))
+    window = chance.choice((None, (10, 10), (12, 4)))
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        left, right = timed(pipeline, "left", n, 3, 1, keys), timed(pipeline, "right", m, 7, 2, 5)
+        if window is None:
+            bounds = (between[0] / 1e6, between[1] / 1e6)
+            out = left.interval_join(
+                right, on="k", between=bounds, how=how, name="join", shards=shards
+            )
+        else:
+            size = Sliding(window[0] / 1e6, every=window[1] / 1e6)
+            out = left.window_join(right, on="k", window=size, how=how, name="join", shards=shards)
+        into(out, world)
+
+    def rows(total: int, modulus: int) -> list[tuple[int, int]]:
+        return [(t, t * 7 % modulus) for t in range(total)]
+
+    def expected() -> dict[str, list[Any]]:
+        left, right = rows(n, keys), rows(m, 5)
+        if window is None:
+            return {"out": _pairs(left, right, how, lambda a, b: between[0] <= b - a <= between[1])}
+        size, every = window
+        out: list[Any] = []
+        for start in range(-size, max(n, m), every):
+            end = start + size
+            here = [[row for row in side if start <= row[0] < end] for side in (left, right)]
+            pairs = _pairs(here[0], here[1], how, lambda a, b: True)
+            out += [(*pair, start, end) for pair in pairs if start % every == 0]
+        return {"out": out}
+
+    return Shape("outer-joined", workers, build, expected)
+
+
+def _pairs(left: Any, right: Any, how: How, near: Any) -> list[Any]:
+    """(t, k, t_right) of pairs, and of rows without a partner."""
+    found = [(a, b) for a in left for b in right if a[1] == b[1] and near(a[0], b[0])]
+    ones, others = {a for a, _ in found}, {b for _, b in found}
+    out: list[Any] = [(*a, b[0]) for a, b in found]
+    if LEFT in KEPT[how]:
+        out += [(*a, None) for a in left if a not in ones]
+    if RIGHT in KEPT[how]:
+        out += [(None, b[1], b[0]) for b in right if b not in others]
+    return out
+
+
+def versioned(chance: random.Random) -> Shape:
+    """Records that ask for the version of their key at their time; some versions end their key."""
+    n, m, keys = chance.randint(10, 90), chance.randint(10, 60), chance.randint(2, 9)
+    shards, workers, step = chance.randint(1, 3), chance.randint(1, 4), chance.randint(1, 3)
+    how: Literal["inner", "left"] = chance.choice(("inner", "left"))
+    ends = chance.randint(2, 9)
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        records = timed(pipeline, "records", n, 3, 2, keys)
+        numbers = pipeline.source(Range(m, column="v", batch=7), name="table", shards=2)
+        rows = numbers.with_columns(k=pl.col("v") * 3 % 5, t=pl.col("v") * step, name="row")
+        table = rows.event_time("t", lateness=1e-3, name="row-time", unit="us")
+        over = pl.col("v") % ends == 0
+        out = records.join_as_of(table, on="k", how=how, delete=over, name="join", shards=shards)
+        into(out, world)
+
+    def expected() -> dict[str, list[Any]]:
+        out: list[Any] = []
+        for t, k in ((t, t * 7 % keys) for t in range(n)):
+            versions = [v for v in range(m) if v * 3 % 5 == k and v * step <= t]
+            if versions and versions[-1] % ends:
+                out.append((t, k, versions[-1], versions[-1] * step))
+            elif how == "left":
+                out.append((t, k, None, None))
+        return {"out": out}
+
+    return Shape("versioned", workers, build, expected)
+
+
+def deduplicated(chance: random.Random) -> Shape:
+    """The first number of each key passes, and the next one after a while of event time."""
+    n, keys, batch = chance.randint(20, 160), chance.randint(1, 30), chance.randint(1, 9)
+    shards, workers = chance.randint(1, 3), chance.randint(1, 4)
+    within = chance.choice((None, chance.randint(1, 40)))
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = timed(pipeline, "numbers", n, batch, 1, keys)
+        duration = None if within is None else within / 1e6
+        first = numbers.deduplicate("k", within=duration, name="first", shards=shards)
+        into(first, world)
+
+    def expected() -> dict[str, list[Any]]:
+        until: dict[int, float] = {}
+        out: list[Any] = []
+        for t, k in ((t, t * 7 % keys) for t in range(n)):
+            if t >= until.get(k, -1):
+                out.append((t, k))
+                until[k] = math.inf if within is None else t + within
+        return {"out": out}
+
+    fixed = frozenset({"numbers", "numbers-key", "numbers-time"})
+    return Shape("deduplicated", workers, build, expected, fixed=fixed)
+
+
+def ranked(chance: random.Random) -> Shape:
+    """The records of each window with their place, their neighbours and the sum so far."""
+    n, keys, batch = chance.randint(20, 120), chance.randint(1, 6), chance.randint(1, 9)
+    shards, workers = chance.randint(1, 3), chance.randint(1, 4)
+    size, every = chance.choice(((10, 10), (25, 25), (12, 4)))
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = timed(pipeline, "numbers", n, batch, 2, keys).with_columns(
+            x=pl.col("t") * 5 % 7, name="x"
+        )
+        windows = numbers.key_by("k").window(Sliding(size / 1e6, every=every / 1e6))
+        rows = windows.with_columns(
+            place=rank("x", descending=True),
+            before=lag("t"),
+            after=lead("t", 2),
+            total=cumulative(sum_of("x")),
+            name="ranked",
+            shards=shards,
+        )
+        into(rows, world)
+
+    def expected() -> dict[str, list[Any]]:
+        out: list[Any] = []
+        for start in range(-size // every * every, n, every):
+            for k in range(keys):
+                times = [t for t in range(max(start, 0), min(start + size, n)) if t * 7 % keys == k]
+                xs = [t * 5 % 7 for t in times]
+                for i, (t, x) in enumerate(zip(times, xs, strict=True)):
+                    place = 1 + sum(y > x for y in xs) + xs[:i].count(x)
+                    before = times[i - 1] if i else None
+                    after = times[i + 2] if i + 2 < len(times) else None
+                    row = (t, k, x, place, before, after, sum(xs[: i + 1]))
+                    out.append((*row, start, start + size))
+        return {"out": out}
+
+    return Shape("ranked", workers, build, expected)
+
+
+LANGUAGE_SHAPES = (outer_joined, versioned, deduplicated, ranked)
