@@ -309,11 +309,11 @@ def _conclude(
 def _chosen(names: list[str] | None, interface: str | None, size: str | None) -> "list[Benchmark]":
     from everstream_lab.apps.catalogue import NAMES
     from everstream_lab.apps.cycle.benchmarks import find
-    from everstream_lab.apps.interfaces.registry import INTERFACES, check_interface
+    from everstream_lab.apps.interfaces.registry import check_interface, interfaces
 
     wanted = None
     if interface is not None:
-        wanted = list(INTERFACES) if interface == "all" else interface.split(",")
+        wanted = list(interfaces()) if interface == "all" else interface.split(",")
         for one in wanted:
             check_interface(one)
     benchmarks = []

@@ -12,7 +12,7 @@ from everstream_lab.apps.catalogue import NAMES
 from everstream_lab.apps.cycle import benchmarks
 from everstream_lab.apps.cycle.benchmarks import Benchmark, Planned, plan
 from everstream_lab.apps.cycle.settings import Settings
-from everstream_lab.apps.interfaces.registry import INTERFACES
+from everstream_lab.apps.interfaces.registry import interfaces
 
 TINY = str(Path(__file__).parents[1] / "tiny.py")
 
@@ -23,7 +23,7 @@ def _at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_application_has_a_benchmark_on_every_interface() -> None:
-    assert len(benchmarks.ready_made()) == len(NAMES) * len(INTERFACES)
+    assert len(benchmarks.ready_made()) == len(NAMES) * len(interfaces())
     found = benchmarks.find("prime-threads")
     assert (found.application, found.interface, found.made) == ("prime", "threads", False)
     assert benchmarks.find("lane").interface == "everstream"

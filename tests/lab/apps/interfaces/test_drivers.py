@@ -241,8 +241,9 @@ def test_batches_by_time_without_a_load_give_the_same_result(driver: str, tmp_pa
 
 def test_a_pipeline_puts_items_together_by_time_without_a_load(tmp_path: Path) -> None:
     wanted = job(tmp_path, batch=7, interval_s=1.0)
-    assert gathers(wanted) and not gathers(job(tmp_path, batch=7))
-    assert not gathers(job(tmp_path, batch=7, interval_s=1.0, load=Load(10)))
+    assert gathers(wanted)
+    assert not gathers(dataclasses.replace(wanted, interval_s=0.0))
+    assert not gathers(dataclasses.replace(wanted, load=Load(10)))
     changed = loaded(pipeline(wanted.folder, tmp_path / "parts", batch=1), wanted, 60)
     (source,) = [node.what for node in changed.graph.nodes.values() if node.name == "numbers"]
     assert isinstance(source, Together)
