@@ -44,6 +44,14 @@ def as_of(pipeline: es.Pipeline) -> es.Stream:
     )
 
 
+def broadcast(pipeline: es.Pipeline) -> es.Stream:
+    left, right = timed(pipeline, "left", numbers), timed(pipeline, "right", others)
+    over = pl.col("t") % 5 == 0
+    return left.broadcast_join(
+        right, on="k", how="left", delete=over, other_schema=SCHEMA, name="work", shards=2
+    )
+
+
 def first(pipeline: es.Pipeline) -> es.Stream:
     return timed(pipeline, "left", numbers).deduplicate("k", within="120ms", name="work", shards=2)
 
@@ -109,6 +117,7 @@ def expected_ranked() -> Counter[Any]:
 CASES = {
     "joined": (joined, expected_joined),
     "as_of": (as_of, expected_as_of),
+    "broadcast": (broadcast, expected_as_of),
     "first": (first, expected_first),
     "ranked": (ranked, expected_ranked),
 }
