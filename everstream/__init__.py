@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         TextLines,
         Webhook,
     )
+    from everstream.connectors.sql.lookup import SqliteTable
     from everstream.engine.faults.kills import Kill
     from everstream.engine.handle import RunHandle
     from everstream.engine.reporting.listener import Listener
@@ -121,6 +122,7 @@ __all__ = [
     "SparkDataFrame",
     "SparkStream",
     "Sqlite",
+    "SqliteTable",
     "Stage",
     "Stream",
     "Table",
@@ -165,6 +167,7 @@ _HOMES = {
     "everstream.inspection": "",
     "everstream.observability.monitoring.sampler": "Monitor",
     "everstream.pipeline.aggregation.aggregates": "avg count custom max min sum top_k",
+    "everstream.connectors.sql.lookup": "SqliteTable",
     "everstream.pipeline.aggregation.window_functions": "cumulative lag lead rank",
     "everstream.pipeline.autoscale": "AutoScale",
     "everstream.pipeline.checkpointing": "CommunicationInduced Coordinated Uncoordinated",

@@ -89,7 +89,7 @@ CONNECTORS = (
         "SocketLines",
     ],
 )
-SINKS = ["Sqlite", "Postgres", "Redis", "RedisLookup", "Webhook"]
+SINKS = ["Sqlite", "SqliteTable", "Postgres", "Redis", "RedisLookup", "Webhook"]
 
 PAGES = (
     Page(
