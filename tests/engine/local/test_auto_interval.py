@@ -45,9 +45,10 @@ def test_a_timer_counts_from_the_last_checkpoint_when_its_interval_changes() -> 
     assert it.on_tick(113.1)
 
 
+QUICK: dict[str, Any] = {"every": "auto", "between": ("20ms", "400ms"), "recovery_target": "20ms"}
 CHOICES: dict[str, Any] = {
-    "uncoordinated": es.Uncoordinated(every="auto", between=("50ms", "200ms")),
-    "hmnr": es.CommunicationInduced(every="auto", between=("50ms", "200ms")),
+    "uncoordinated": es.Uncoordinated(**QUICK),
+    "hmnr": es.CommunicationInduced(**QUICK),
 }
 
 
