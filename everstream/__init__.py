@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from everstream.events import RunEvent, RunStatus
     from everstream.observability.monitoring.sampler import Monitor
     from everstream.pipeline.aggregation.aggregates import avg, count, custom, max, min, sum, top_k
+    from everstream.pipeline.aggregation.window_functions import cumulative, lag, lead, rank
     from everstream.pipeline.autoscale import AutoScale
     from everstream.pipeline.checkpointing import CommunicationInduced, Coordinated, Uncoordinated
     from everstream.pipeline.event_time.windows import Session, Sliding, Tumbling
@@ -134,10 +135,14 @@ __all__ = [
     "annotated",
     "avg",
     "count",
+    "cumulative",
     "custom",
     "events",
+    "lag",
+    "lead",
     "max",
     "min",
+    "rank",
     "sum",
     "top_k",
     "transaction",
@@ -160,6 +165,7 @@ _HOMES = {
     "everstream.inspection": "",
     "everstream.observability.monitoring.sampler": "Monitor",
     "everstream.pipeline.aggregation.aggregates": "avg count custom max min sum top_k",
+    "everstream.pipeline.aggregation.window_functions": "cumulative lag lead rank",
     "everstream.pipeline.autoscale": "AutoScale",
     "everstream.pipeline.checkpointing": "CommunicationInduced Coordinated Uncoordinated",
     "everstream.pipeline.event_time.windows": "Session Sliding Tumbling",

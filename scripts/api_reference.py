@@ -121,6 +121,7 @@ PAGES = (
                 "min",
                 "max",
                 "top_k",
+                *("rank", "lag", "lead", "cumulative"),
             ],
             *["custom", "END_OF_TIME", "NO_WATERMARK"],
         ),

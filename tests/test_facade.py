@@ -87,7 +87,7 @@ def test_every_public_name_is_there_and_named_once() -> None:
 
 
 def test_it_stays_small_enough_to_be_read() -> None:
-    assert len(PUBLIC) <= 75
+    assert len(PUBLIC) <= 85
 
 
 ELSEWHERE = {
@@ -137,6 +137,9 @@ def test_every_public_method_has_a_docstring(name: str) -> None:
     assert [method for method, found in members if not inspect.getdoc(found)] == []
 
 
+WINDOW_FUNCTIONS = ("rank", "lag", "lead", "cumulative")
+
+
 def with_examples() -> Iterator[tuple[str, Any]]:
     for kind in (es.Stream, es.KeyedStream, es.WindowedStream):
         for name, method in public_members(kind):
@@ -145,7 +148,7 @@ def with_examples() -> Iterator[tuple[str, Any]]:
         kind = getattr(es, name)
         if issubclass(kind, es.Source | es.Sink) or name in ("Tumbling", "Sliding", "Session"):
             yield name, kind
-    for name in ("count", "sum", "avg", "min", "max", "top_k", "custom"):
+    for name in ("count", "sum", "avg", "min", "max", "top_k", "custom", *WINDOW_FUNCTIONS):
         yield name, getattr(es, name)
 
 

@@ -39,14 +39,8 @@ from everstream.state.store import CheckpointStore
 
 OWN_FORM: Final = frozenset(
     {
-        "aggregates",
-        "window",
-        "batch",
-        "transact",
-        "window_join",
-        "interval_join",
-        "as_of_join",
-        "deduplicate",
+        *("aggregates", "window", "window_rows", "batch", "transact", "deduplicate"),
+        *("window_join", "interval_join", "as_of_join"),
     }
 )
 """Built-in operators that keep more than a value per key: they cannot be edited by key."""

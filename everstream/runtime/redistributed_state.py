@@ -60,6 +60,8 @@ def load_share(
         moved = bool(holding) and is_moved(chain.plan, name, before, groups)
         mine = _share if moved else _own
         most = max(before, record.most_shards.get(name, 0))
+        living = [part for part in holding if not part.record.final]
+        ended = {part.number for part in holding if part.record.final}
         with _refusing(place):
             for store, entries in mine(chain.plan, name, holding, place).items():
                 state.keystore(name, store).load(dict(entries))
@@ -67,6 +69,10 @@ def load_share(
                 by_shard = {part.number: part.extras[key] for part in holding if key in part.extras}
                 own = by_shard.get(place.shard, {})
                 extra = _extra(chain, name, key, holding, place) if moved else dict(own)
+                if not moved and not record.final and place.shard in ended:
+                    # It gets input again, so its event time is not over: that of the others counts.
+                    extra.pop("watermark", None)
+                    extra |= _watermark(chain, [part.extras.get(key, {}) for part in living])
                 extras[key] = {**extra, **_output(by_shard, place, most)}
     return extras
 

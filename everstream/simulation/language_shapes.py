@@ -7,6 +7,8 @@ from typing import Any, Literal
 import polars as pl
 
 from everstream.connectors.generate.sources import Range
+from everstream.pipeline.aggregation.aggregates import sum as sum_of
+from everstream.pipeline.aggregation.window_functions import cumulative, lag, lead, rank
 from everstream.pipeline.event_time.outer import KEPT, LEFT, RIGHT, How
 from everstream.pipeline.event_time.windows import Sliding
 from everstream.pipeline.stream import Pipeline, Stream
@@ -133,4 +135,42 @@ def deduplicated(chance: random.Random) -> Shape:
     return Shape("deduplicated", workers, build, expected, fixed=fixed)
 
 
-LANGUAGE_SHAPES = (outer_joined, versioned, deduplicated)
+def ranked(chance: random.Random) -> Shape:
+    """The records of each window with their place, their neighbours and the sum so far."""
+    n, keys, batch = chance.randint(20, 120), chance.randint(1, 6), chance.randint(1, 9)
+    shards, workers = chance.randint(1, 3), chance.randint(1, 4)
+    size, every = chance.choice(((10, 10), (25, 25), (12, 4)))
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = timed(pipeline, "numbers", n, batch, 2, keys).with_columns(
+            x=pl.col("t") * 5 % 7, name="x"
+        )
+        windows = numbers.key_by("k").window(Sliding(size / 1e6, every=every / 1e6))
+        rows = windows.with_columns(
+            place=rank("x", descending=True),
+            before=lag("t"),
+            after=lead("t", 2),
+            total=cumulative(sum_of("x")),
+            name="ranked",
+            shards=shards,
+        )
+        into(rows, world)
+
+    def expected() -> dict[str, list[Any]]:
+        out: list[Any] = []
+        for start in range(-size // every * every, n, every):
+            for k in range(keys):
+                times = [t for t in range(max(start, 0), min(start + size, n)) if t * 7 % keys == k]
+                xs = [t * 5 % 7 for t in times]
+                for i, (t, x) in enumerate(zip(times, xs, strict=True)):
+                    place = 1 + sum(y > x for y in xs) + xs[:i].count(x)
+                    before = times[i - 1] if i else None
+                    after = times[i + 2] if i + 2 < len(times) else None
+                    row = (t, k, x, place, before, after, sum(xs[: i + 1]))
+                    out.append((*row, start, start + size))
+        return {"out": out}
+
+    return Shape("ranked", workers, build, expected)
+
+
+LANGUAGE_SHAPES = (outer_joined, versioned, deduplicated, ranked)

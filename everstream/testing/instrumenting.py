@@ -12,6 +12,7 @@ from everstream.core.checkpointing.record import DEAD_LETTERS
 from everstream.pipeline.aggregation.local_parts import LATE
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.event_time.joins import TimeJoin
+from everstream.pipeline.event_time.window_rows import WindowRows
 from everstream.pipeline.graph import Edge, Graph, Kind, Node, OnDemand
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.operators.builtin import EventTime
@@ -71,7 +72,7 @@ def emitted_name(operator: str, output: str) -> str:
 def sorts_out_late_records(node: Node) -> bool:
     """Whether records that are too late leave this operator by their own output."""
     what = node.what
-    return isinstance(what, TimeJoin | Deduplicate) or (
+    return isinstance(what, TimeJoin | Deduplicate | WindowRows) or (
         isinstance(what, Operator) and what.judges_lateness
     )
 

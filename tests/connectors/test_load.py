@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import everstream as es
-from everstream.connectors.generate.load import PATTERNS, Pieces, Steady
+from everstream.connectors.generate.load import PATTERNS, Load, Pieces, Steady
+from everstream.errors import UserError
 from everstream.pipeline.source import EndOfStream, Reader
 
 P, LOW, HIGH = 8.0, 20.0, 100.0
@@ -385,3 +386,71 @@ def test_a_steady_load_is_a_line_of_one_piece() -> None:
     assert steady.rate(at_s) == pytest.approx(line.rate(at_s))
     assert steady.items(at_s) == pytest.approx(line.items(at_s))
     assert steady.due_s(numbers) == pytest.approx(line.due_s(numbers))
+
+
+@pytest.mark.parametrize("name", ["wave", "binary", "increasing", "decreasing", "spike"])
+def test_a_pattern_by_item_follows_the_items_and_not_the_time(name: str) -> None:
+    by_item = Load.parse(f"{name},100 items,10,50")
+    assert by_item.text is not None and Load.parse(by_item.text).text == by_item.text
+    by_time = Load.parse(f"{name},100,10,50")
+    due_s = by_item.due_s(np.arange(1.0, 301.0))
+    gaps_s = np.diff(np.concatenate([[0.0], due_s]))
+    assert gaps_s == pytest.approx(1 / by_time.rate(np.arange(0.0, 300.0)))
+    assert by_item.items(due_s) == pytest.approx(np.arange(1.0, 301.0))
+    middles_s = due_s - gaps_s / 2
+    assert by_item.rate(middles_s) == pytest.approx(by_time.rate(np.arange(0.0, 300.0)))
+
+
+def test_a_slow_program_sees_the_same_pattern_by_item() -> None:
+    """By time, a program that stands still for a period misses one; by item it misses none."""
+    load = Load("binary", period="10 items", min=1, max=1000)
+    assert load.due_s(5) == 5.0 and load.due_s(10) == pytest.approx(5.005)
+    assert load.items(5.0) == pytest.approx(5.0) and load.rate(5.001) == 1000
+    copied = pickle.loads(pickle.dumps(load))
+    assert copied.due_s(2_000_000.0) == load.due_s(2_000_000.0)
+    fresh = Load("binary", period="10 items", min=1, max=1000)
+    assert fresh.due_s(2_000_000.0, until_s=10.0) == np.inf
+
+
+def test_a_pattern_by_item_must_not_stop() -> None:
+    with pytest.raises(UserError, match="would stop for ever at 0"):
+        Load("wave", period="10 items", min=0, max=5)
+    with pytest.raises(UserError, match="write how many items"):
+        Load("wave", period="ten items", min=1, max=5)
+    with pytest.raises(UserError, match="must be positive"):
+        Load("wave", period="0 items", min=1, max=5)
+
+
+class Hands:
+    """A clock that only moves when somebody sleeps or works."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def pass_by(self, wait_s: float) -> None:
+        self.now_s += wait_s
+
+
+def paced(load: Load, works_s: list[float], *, catch_up: bool = False) -> list[float]:
+    """When each item was given to a program that works so long on each."""
+    hands, given_s = Hands(), []
+    items = load.pace(works_s, catch_up=catch_up, clock=hands.clock, sleep=hands.pass_by)
+    for work_s in items:
+        given_s.append(round(hands.now_s - 100.0, 6))
+        hands.pass_by(work_s)
+    return given_s
+
+
+def test_any_iterable_is_paced_and_what_was_held_up_moves_the_rest_back() -> None:
+    assert paced(Load(10), [0.0] * 4) == [0.1, 0.2, 0.3, 0.4]
+    assert paced(Load(10), [0.0, 0.35, 0.0, 0.0]) == [0.1, 0.2, 0.55, 0.65]
+    assert paced(Load(10), [0.0, 0.35, 0.0, 0.0, 0.0], catch_up=True) == [
+        0.1, 0.2, 0.55, 0.55, 0.55,
+    ]  # fmt: skip
+    ending = Load("decreasing", period=1.0, min=0, max=4)
+    assert len(paced(ending, [0.0] * 9)) == 2
+    by_item = Load("binary", period="4 items", min=1, max=10)
+    assert paced(by_item, [0.0, 0.0, 7.0, 0.0]) == [1.0, 2.0, 2.1, 9.1]

@@ -15,7 +15,7 @@ from everstream.simulation.shapes import Shape
 from everstream.simulation.storm import scheme_for
 from everstream.simulation.world import World
 from tests.engine.microbatch.world import LocalWorld, Rates
-from tests.runtime.test_recovering import CHOICES
+from tests.protocol_choices import CHOICES
 
 SEEN: list[tuple[str, Any]] = []
 """Per record: the shard, and the envelope."""

@@ -10,7 +10,7 @@ from everstream.core.registry import PROTOCOLS
 from everstream.core.scheme import ALIGNED, Scheme
 from everstream.events import PlanChanged
 from everstream.simulation.faults import NO_FAULTS, Faults
-from everstream.simulation.language_shapes import LANGUAGE_SHAPES
+from everstream.simulation.language_shapes import LANGUAGE_SHAPES, versioned
 from everstream.simulation.shapes import Shape
 from everstream.simulation.storm import policy_for, scheme_for
 from everstream.simulation.world import World
@@ -58,6 +58,10 @@ def test_state_goes_to_other_shards(make: Make) -> None:
     protocols = ("aligned", "hmnr", "unaligned")
     changes = [rescaled(make, s, p, CALM_RESCALES) for s, p in enumerate(protocols * 3)]
     assert sum(changes) > 2
+
+
+def test_a_shard_that_had_ended_and_gets_input_again_does_not_end_event_time() -> None:
+    assert rescaled(versioned, 6, "aligned", CALM_RESCALES) > 0
 
 
 @pytest.mark.long

@@ -11,10 +11,11 @@ inverse is the earliest moment. All of it works on whole arrays.
 import difflib
 import json
 import os
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias, get_args, overload
+from typing import Any, Literal, Self, TypeAlias, TypeVar, get_args, overload
 
 import numpy as np
 import polars as pl
@@ -22,6 +23,7 @@ import polars as pl
 from everstream.errors import UserError
 from everstream.pipeline.checkpointing import seconds
 
+T = TypeVar("T")
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 GROW_BY = 1024
 MOST_STEPS = 10_000_000
@@ -271,6 +273,49 @@ class Walk(Grown):
         return rates, rates
 
 
+class ByItem(Rate):
+    """A rate that depends on how many items were given, not on the time: `shape` counts in items."""
+
+    def __init__(self, shape: Rate) -> None:
+        self._shape = shape
+        self._due_s = np.zeros(1)
+
+    def _grow(self) -> None:
+        given = len(self._due_s) - 1
+        numbers = np.arange(given, given + max(GROW_BY, given // 2), dtype=float)
+        passed_s = np.cumsum(1.0 / self._shape.rate(numbers))
+        self._due_s = np.concatenate([self._due_s, self._due_s[-1] + passed_s])
+
+    def rate(self, at_s: Floats) -> Floats:
+        return self._shape.rate(np.floor(self.items(at_s)))
+
+    def items(self, at_s: Floats) -> Floats:
+        while self._due_s[-1] <= at_s.max(initial=0.0):
+            self._grow()
+        given = np.searchsorted(self._due_s, at_s, "right") - 1
+        since_s = at_s - self._due_s[given]
+        items: Floats = given + since_s / (self._due_s[given + 1] - self._due_s[given])
+        return items
+
+    def due_s(self, numbers: Floats, until_s: float = np.inf) -> Floats:
+        most = numbers.max(initial=0.0)
+        while len(self._due_s) - 1 <= most and self._due_s[-1] <= until_s:
+            self._grow()
+        known = len(self._due_s) - 1
+        whole = np.clip(np.floor(numbers), 0, known - 1).astype(np.int64)
+        part = numbers - whole
+        due_s = self._due_s[whole] + part * (self._due_s[whole + 1] - self._due_s[whole])
+        return np.where(numbers > known, np.inf, due_s)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Computed moments are not pickled; they are computed again."""
+        return {"_shape": self._shape}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._shape = state["_shape"]
+        self._due_s = np.zeros(1)
+
+
 class Sampled(Grown):
     """A function of the time, sampled at an interval and linear in between."""
 
@@ -304,6 +349,8 @@ PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 ONCE = ("increasing", "decreasing")
 """These happen once; the others repeat every period."""
 RESOLUTION = "10ms"
+ITEMS = "items"
+"""The unit of a period that counts items instead of time."""
 CALIBRATED_MIN, CALIBRATED_MAX, CALIBRATED_PERIODS = 0.1, 1.1, 3
 
 
@@ -315,6 +362,7 @@ class Load:
       `min` for half a period, then `max`; "increasing" and "decreasing": once, within a period;
       "spike": `min`, and in the last `spike` per cent of each period up to `max`, then `min` at once;
       "random-walk": each period the rate moves by at most a tenth of the range, from `seed`.
+      With `period="1000 items"` the pattern follows the number of items given, not the time.
     - `es.Load(lambda t: 100 + 5 * t)`: the function is called every `resolution`.
     - `es.Load.trace("trace.csv")`, `es.Load.parse("wave,10s,100,1000")`.
 
@@ -363,7 +411,7 @@ class Load:
     def parse(cls, text: str) -> Self:
         """From text: "500", "wave,10s,100,1000", "spike,10s,100,1000,5" or "random-walk,1s,1,9,42".
 
-        Name, period (seconds, or with a unit), min and max, as in SPBench; last the
+        Name, period (seconds, or with a unit, or "1000 items"), min and max, as in SPBench; last the
         per cent of a spike, or the seed of a walk.
 
         >>> es.Load.parse("binary,4,10,20").items(4)
@@ -462,6 +510,38 @@ class Load:
         numbers = np.atleast_1d(np.asarray(number, float))
         return _like(number, self._rate.due_s(numbers, until_s))
 
+    def pace(
+        self,
+        items: Iterable[T],
+        *,
+        catch_up: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> Iterator[T]:
+        """The items, each when it is due: puts a program that is no pipeline under this load.
+
+        By default, an item that was asked for late moves all later ones back, as in SPBench. With
+        `catch_up`, late items are given as soon as they are asked for, until the load is met again.
+        The iteration ends with the last item that is ever due. Replace `clock` and `sleep` in tests.
+
+        >>> for number in es.Load("wave", period="10ms", min=1000, max=2000).pace(range(3)):
+        ...     print(number)
+        0
+        1
+        2
+        """
+        start_s = clock()
+        for number, item in enumerate(items, 1):
+            due_s = start_s + self.due_s(float(number))
+            if due_s == float("inf"):
+                return
+            wait_s = due_s - clock()
+            if wait_s > 0:
+                sleep(wait_s)
+            elif not catch_up:
+                start_s -= wait_s
+            yield item
+
     def __repr__(self) -> str:
         return f"Load({self.text or type(self._rate).__name__.lower()})"
 
@@ -494,7 +574,8 @@ def _named(
         raise _unknown(name)
     if period is None or least is None or most is None:
         raise UserError(f"the load {name} needs period=, min= and max=.")
-    lasts_s = seconds(period)
+    by_item = isinstance(period, str) and period.strip().endswith(ITEMS)
+    lasts_s = _items_in(period) if by_item else seconds(period)
     if not 0 < lasts_s < float("inf"):
         raise UserError(f"period={period!r} must be positive.")
     if not 0 <= least < float("inf"):
@@ -507,12 +588,24 @@ def _named(
         )
     if not 0 <= spike <= 100:
         raise UserError(f"spike={spike!r} is a percentage of the period: give 0 to 100.")
-    text = f"{name},{lasts_s:.12g},{least:.12g},{most:.12g}"
+    if by_item and least == 0:
+        raise UserError(
+            f"min={least!r}: a pattern that follows the items would stop for ever at 0: give more."
+        )
+    text = f"{name},{lasts_s:.12g}{' items' if by_item else ''},{least:.12g},{most:.12g}"
     if name == "spike":
         text += f",{spike:.12g}"
     elif name == "random-walk":
         text += f",{seed}"
-    return _shape(name, lasts_s, least, most, spike / 100, seed), text
+    shape = _shape(name, lasts_s, least, most, spike / 100, seed)
+    return ByItem(shape) if by_item else shape, text
+
+
+def _items_in(period: Any) -> float:
+    try:
+        return float(period.strip().removesuffix(ITEMS))
+    except ValueError:
+        raise UserError(f"period={period!r}: write how many items, as in '1000 items'.") from None
 
 
 def _shape(name: str, lasts_s: float, least: float, most: float, spike: float, seed: int) -> Rate:

@@ -19,7 +19,7 @@ from everstream.pipeline.operators.builtin import EventTime, Filter, Select, Wit
 from everstream.pipeline.source import Source
 
 How: TypeAlias = Literal["inner", "left", "right", "full"]
-Side: TypeAlias = Literal["left", "right"]
+Side: TypeAlias = str
 LEFT: Side = "left"
 RIGHT: Side = "right"
 KEPT: Mapping[How, tuple[Side, ...]] = {

@@ -18,6 +18,7 @@ from everstream.pipeline.aggregation.local_parts import (
     LocalParts,
     keyed_by_columns,
 )
+from everstream.pipeline.aggregation.window_functions import WindowFunction
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.event_time.as_of_join import AsOfJoin
 from everstream.pipeline.event_time.interval_join import IntervalJoin
@@ -30,6 +31,7 @@ from everstream.pipeline.event_time.window_aggregates import (
     SessionAggregates,
 )
 from everstream.pipeline.event_time.window_join import WindowJoin
+from everstream.pipeline.event_time.window_rows import WindowRows
 from everstream.pipeline.event_time.windows import Duration, Session, Sliding, Window
 from everstream.pipeline.graph import ByKey, Edge, Graph, Kind, OnDemand, Routing
 from everstream.pipeline.keys import Keying
@@ -343,6 +345,56 @@ class WindowedStream:
         """
         top = Aggregates({"top": TopK(column, k, others)})
         return self._build(top, Options(name, shards, on_error))
+
+    def with_columns(
+        self,
+        *,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+        **columns: WindowFunction,
+    ) -> Stream[Row]:
+        """Emit the records of each window when it ends, in order of time, with further columns.
+
+        Columns are es.rank(...), es.lag(...), es.lead(...) or es.cumulative(...), each over the records
+        of one key and window; window_start and window_end follow. For the k greatest as one row per
+        key and window use `top_k`. Late records are at `.side_output("late")`.
+
+        >>> rows = [{"item": n % 2, "at": n, "price": n * 7 % 5} for n in range(6)]
+        >>> timed = es.Pipeline("best").source(es.FromList(rows)).event_time("at", unit="s")
+        >>> windows = timed.key_by("item").window(es.Tumbling("10s"))
+        >>> places = windows.with_columns(place=es.rank("price", descending=True))
+        >>> best = places.filter(pl.col("place") == 1).select("item", "price")
+        >>> sorted(best.collect().run().to_polars().rows())
+        [(0, 4), (1, 2)]
+        """
+        window, time, routing = self._window, self._time, self._stream._routing
+        if time is None or not isinstance(window, Sliding) or self._allowed_us:
+            raise UserError(
+                "with_columns needs tumbling or sliding windows of event time without allowed_lateness."
+            )
+        if not columns or not all(isinstance(one, WindowFunction) for one in columns.values()):
+            raise UserError(
+                "with_columns takes es.rank(...), es.lag(...), es.lead(...) or es.cumulative(...), each "
+                "with the name of its column, for example place=es.rank('price')."
+            )
+        keys: list[pl.Expr] = []
+        if isinstance(routing, ByKey):
+            selector = routing.keying.selector
+            if not isinstance(selector, str | pl.Expr):
+                raise UserError(
+                    "with_columns needs keys that are columns: key_by('item') instead of a function."
+                )
+            keys = [pl.col(selector) if isinstance(selector, str) else selector]
+        elif shards not in (None, 1):
+            raise UserError(
+                "with_columns without a key needs one shard, which sees all records: give shards=1, or "
+                "put .key_by(...) before the window."
+            )
+        else:
+            shards = 1
+        operator = WindowRows(keys, time, window, columns)
+        return self._stream._then("window_rows", operator, Options(name, shards, on_error))
 
     def _build(self, aggregates: Aggregates, options: Options) -> Stream[Row]:
         routing = self._stream._routing

@@ -100,6 +100,9 @@ def _object_codes(keys: Sequence[Any]) -> tuple[Codes, Codes]:
         elif isinstance(number, int) and -(2**63) <= number < 2**64:
             one[row] = number % 2**64
             two[row] = _NUMBER if number < 2**63 else _LARGE
+        elif isinstance(number, int) and abs(number) < 2**1023 and float(number) == number:
+            code, kind = _column_codes(pl.Series([float(number)]))
+            one[row], two[row] = code[0], kind[0]
         else:
             texts.append(f"{row} {number!r}")
     if texts:

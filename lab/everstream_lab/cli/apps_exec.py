@@ -34,10 +34,21 @@ Workers = Annotated[
     str | None, typer.Option("--workers", "-w", help="Parallelism: 4, 1:4 or 1:2:8.")
 ]
 Batch = Annotated[
-    str | None, typer.Option(help="Items that travel together, a range; auto: the application's.")
+    str | None,
+    typer.Option(
+        "--batch",
+        "--batch-size",
+        help="Items that travel together, a range; auto: the application's.",
+    ),
 ]
 Interval = Annotated[
-    str | None, typer.Option(metavar="50ms", help="Batch items that arrive within this time.")
+    str | None,
+    typer.Option(
+        "--interval",
+        "--batch-interval",
+        metavar="50ms",
+        help="Send a smaller batch after this time, from when its first item was read or due.",
+    ),
 ]
 Frequency = Annotated[float | None, typer.Option(help="The most items a second; 0: all.")]
 Pattern = Annotated[
@@ -298,11 +309,11 @@ def _conclude(
 def _chosen(names: list[str] | None, interface: str | None, size: str | None) -> "list[Benchmark]":
     from everstream_lab.apps.catalogue import NAMES
     from everstream_lab.apps.cycle.benchmarks import find
-    from everstream_lab.apps.interfaces.registry import INTERFACES, check_interface
+    from everstream_lab.apps.interfaces.registry import check_interface, interfaces
 
     wanted = None
     if interface is not None:
-        wanted = list(INTERFACES) if interface == "all" else interface.split(",")
+        wanted = list(interfaces()) if interface == "all" else interface.split(",")
         for one in wanted:
             check_interface(one)
     benchmarks = []

@@ -9,7 +9,7 @@ from everstream_lab.apps.catalogue import applications
 from everstream_lab.apps.cycle.benchmarks import made, ready_made
 from everstream_lab.apps.inputs import MANIFEST, inputs_root
 from everstream_lab.apps.interfaces.job import stage_names
-from everstream_lab.apps.interfaces.registry import INTERFACES
+from everstream_lab.apps.interfaces.registry import interfaces
 
 console = Console()
 KINDS = ("applications", "interfaces", "operators", "inputs", "benchmarks")
@@ -28,7 +28,7 @@ def show_list(what: str, application: str | None, interface: str | None) -> None
         if kind == "applications" or kind == "operators":
             _applications(application, operators=kind == "operators")
         elif kind == "interfaces":
-            console.print("  " + ", ".join(INTERFACES))
+            console.print("  " + ", ".join(interfaces()))
         elif kind == "inputs":
             _inputs(application)
         else:

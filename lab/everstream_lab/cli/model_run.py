@@ -54,7 +54,14 @@ def run(
     graph: Annotated[
         Path | None, option("JSON with operators and sources, instead of a line.", "FILE")
     ] = None,
-    tuples: Annotated[int, option("Size of the window.", min=1)] = 1_000_000,
+    load: Annotated[
+        str | None,
+        option("Load of each source in place of a gap, such as wave,60s,500,5000.", "LOAD"),
+    ] = None,
+    tuples: Annotated[int, option("Size of the window, in tuples.", min=1)] = 1_000_000,
+    window: Annotated[
+        str | None, option("Size of the window as a time, in place of tuples.", "TIME")
+    ] = None,
     interval: Annotated[
         str | None, option("Checkpoint interval, such as 74s.", "TIME", FAULTS)
     ] = None,
@@ -92,6 +99,7 @@ def run(
 
     Example: everstream model run --interval 74s --between-failures poisson:600s --recovery 60s
     """
+    from everstream.connectors.generate.load import Load
     from everstream.planning.units import QuantityError, parse_duration_s
     from everstream_lab.queueing import model as m
     from everstream_lab.queueing.graphs import read_graph
@@ -109,7 +117,10 @@ def run(
         else:
             names = tuple(f"operator {i + 1}" for i in range(operators))
             nodes = m.line(names, m.parse_distribution(service), cpus)
-            feeds = (m.SourceModel(names[0], m.parse_distribution(gap), entities),) * sources
+            source = m.SourceModel(names[0], m.parse_distribution(gap), entities)
+            if load is not None:
+                source = m.SourceModel(names[0], entities=entities, load=Load.parse(load))
+            feeds = (source,) * sources
         checkpoints = failures = None
         if interval is not None:
             checkpoints = m.Checkpoints(*map(parse_duration_s, (interval, commit, upload)))
@@ -121,7 +132,16 @@ def run(
                 parse_duration_s(detection),
             )
         target_s = parse_duration_s(target)
-        model = m.Model(nodes, feeds, tuples, checkpoints, failures, latency_target_s=target_s)
+        window_s = None if window is None else parse_duration_s(window)
+        model = m.Model(
+            nodes,
+            feeds,
+            tuples if window_s is None else 0,
+            checkpoints,
+            failures,
+            latency_target_s=target_s,
+            window_s=window_s,
+        )
         both: tuple[Behaviour, ...] = ("discard", "backlog")
         models: dict[str, Model] = {
             name: model.with_behaviour(name) for name in both if behaviour in (name, "both")
@@ -147,7 +167,7 @@ def _replicated(
     results: dict[str, list[Result]] = {}
     with progress_bar(console) as progress:
         for name, model in models.items():
-            bar = progress.add_task(name, total=replications * model.window_tuples)
+            bar = progress.add_task(name, total=replications * model.expected_tuples)
 
             def advance(done: int, bar: Any = bar) -> None:
                 progress.update(bar, completed=done)

@@ -15,6 +15,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from everstream.connectors.generate.load import Load
 from everstream_lab.queueing.model import ModelError, OperatorModel, SourceModel, parse_distribution
 
 
@@ -46,8 +47,9 @@ def parse_graph(
     sources = tuple(
         SourceModel(
             to=_text(item, "to", name),
-            gap=parse_distribution(_text(item, "gap", name)),
+            gap=None if "load" in item else parse_distribution(_text(item, "gap", name)),
             entities=_count(item, "entities", name),
+            load=Load.parse(_text(item, "load", name)) if "load" in item else None,
         )
         for item in _items(data, "sources", name)
     )

@@ -25,9 +25,11 @@ from everstream_lab.queueing.kernel_state import (
     ARRIVED,
     BASE,
     BUDGET_USED,
+    BY_LOAD,
     CURVE_FULL,
     DELIVERED,
     DRAINING,
+    DUE_USED,
     FINISHED,
     FIRST_OPEN,
     IN_FLIGHT,
@@ -61,6 +63,7 @@ def advance(setting, state, work_rng, failure_rng, budget):  # type: ignore[no-u
     """
     source_next, source_law, source_to = state.source_next, setting.source_law, setting.source_to
     source_entities, first_cpu = setting.source_entities, setting.first_cpu
+    source_due, source_given, until_s = state.source_due, state.source_given, setting.until_s
     service_law, sure_next = setting.service_law, setting.sure_next
     cpu_done, cpu_origin, cpu_tag = state.cpu_done, state.cpu_origin, state.cpu_tag
     operator_next, operator_cpu, down = state.operator_next, state.operator_cpu, state.down
@@ -118,6 +121,12 @@ def advance(setting, state, work_rng, failure_rng, budget):  # type: ignore[no-u
                 if operator_next[i] < soonest:
                     soonest = operator_next[i]
                     event = sources + i
+            if until_s < math.inf and event < 0 and count[IN_FLIGHT] == 0:
+                open_sources = 0
+                for i in range(sources):
+                    open_sources += source_next[i] < math.inf
+                if open_sources == 0 and (not backlog or count[READ] == count[WRITTEN]):
+                    return FINISHED
             if soonest >= curve_ends:
                 return CURVE_FULL
             if event >= sources:
@@ -155,6 +164,9 @@ def advance(setting, state, work_rng, failure_rng, budget):  # type: ignore[no-u
                         return LOG_FULL
                 elif count[IN_FLIGHT] > room:
                     return QUEUE_FULL
+                by_load = source_law[event, 0] == BY_LOAD
+                if by_load and source_given[event] + 1 >= source_due.shape[1]:
+                    return DUE_USED
                 at = soonest
                 clock[NOW] = at
                 entities = source_entities[event]
@@ -170,9 +182,15 @@ def advance(setting, state, work_rng, failure_rng, budget):  # type: ignore[no-u
                     count[LOST] += entities
                 else:
                     batch_left, batch_to = entities, source_to[event]
-                source_next[event] = at + draw(
-                    work_rng, source_law[event, 0], source_law[event, 1], source_law[event, 2]
-                )
+                if by_load:
+                    source_given[event] += 1
+                    source_next[event] = source_due[event, source_given[event]]
+                else:
+                    source_next[event] = at + draw(
+                        work_rng, source_law[event, 0], source_law[event, 1], source_law[event, 2]
+                    )
+                if source_next[event] > until_s:
+                    source_next[event] = math.inf
                 continue
             else:
                 if count[PAUSES] + 1 > state.pauses.shape[0]:

@@ -14,7 +14,10 @@ Array = Any
 KINDS = ("constant", "normal", "exponential", "uniform", "lognormal", "gamma", "poisson")
 
 # Why `advance` came back.
-FINISHED, BUDGET_USED, QUEUE_FULL, LOG_FULL, CURVE_FULL, PAUSES_FULL = range(6)
+FINISHED, BUDGET_USED, QUEUE_FULL, LOG_FULL, CURVE_FULL, PAUSES_FULL, DUE_USED = range(7)
+
+BY_LOAD = -1.0
+"""In place of the kind of a distribution: the source delivers when `source_due` says."""
 
 # Slots of State.count.
 (DELIVERED, ARRIVED, UNPROCESSED, LOST, REPLAYED, CHECKPOINTS, FAILURES, RECOVERIES, IN_FLIGHT,
@@ -43,7 +46,8 @@ class KernelSettings(NamedTuple):
 
     backlog: bool
     replays: bool
-    window: int
+    window: int  # tuples; a window of time has no limit here
+    until_s: float  # when sources stop delivering; infinity for a window of tuples
     interval_s: float
     commit_s: float
     upload_s: float
@@ -72,6 +76,8 @@ class State(NamedTuple):
     """What changes, each piece an array so that it is changed in place."""
 
     source_next: Array
+    source_due: Array  # [source, number]: when a source that follows a load delivers
+    source_given: Array  # how often each has delivered
     cpu_done: Array  # infinity: idle
     cpu_origin: Array
     cpu_tag: Array

@@ -10,6 +10,10 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+
+from everstream.connectors.generate.load import Load
 from everstream.planning.units import parse_duration_s
 
 Behaviour = Literal["discard", "backlog"]
@@ -21,6 +25,7 @@ DistributionKind = Literal[
 ]
 
 EXIT = "exit"
+LOAD_MEAN_S = 3600.0
 
 
 class ModelError(ValueError):
@@ -145,16 +150,29 @@ class OperatorModel:
 
 @dataclass(frozen=True)
 class SourceModel:
-    """Delivers `entities` tuples at once to operator `to`, again and again after `gap`."""
+    """Delivers `entities` tuples at once to operator `to`, again and again after `gap`.
+
+    With a load instead of a gap it delivers when the load's items are due.
+    """
 
     to: str
-    gap: Distribution
+    gap: Distribution | None = None
     entities: int = 1
     first_s: float = 0.0
+    load: Load | None = None
 
     @property
     def rate_per_s(self) -> float:
+        """On average; of a load, over its first hour."""
+        if self.load is not None:
+            return self.entities * self.load.items(LOAD_MEAN_S) / LOAD_MEAN_S
+        assert self.gap is not None
         return self.entities / self.gap.mean_s
+
+    def due_s(self, count: int) -> npt.NDArray[np.float64]:
+        """When a source that follows a load delivers for the first `count` times."""
+        assert self.load is not None
+        return self.first_s + self.load.due_s(np.arange(1.0, count + 1))
 
 
 @dataclass(frozen=True)
@@ -198,7 +216,8 @@ class Model:
 
     operators: tuple[OperatorModel, ...]
     sources: tuple[SourceModel, ...]
-    window_tuples: int
+    window_tuples: int = 0
+    """A window of so many tuples is over when the last of them has left; 0: `window_s` counts."""
     checkpoints: Checkpoints | None = None
     failures: Failures | None = None
     behaviour: Behaviour = "discard"
@@ -207,6 +226,8 @@ class Model:
     latency_target_s: float = math.inf
     curve_step_s: float = 1.0
     """Width of one step of the latency curve."""
+    window_s: float | None = None
+    """A window of time: what arrives in it is the window, which is over when all of it has left."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -214,6 +235,13 @@ class Model:
     @property
     def rate_per_s(self) -> float:
         return sum(source.rate_per_s for source in self.sources)
+
+    @property
+    def expected_tuples(self) -> int:
+        """How many tuples the window has; of a window of time, about how many."""
+        if self.window_s is None:
+            return self.window_tuples
+        return max(1, round(self.window_s * self.rate_per_s))
 
     @property
     def capacity_per_s(self) -> float:
@@ -226,8 +254,6 @@ class Model:
 
     def visits(self) -> list[float]:
         """How often an average tuple passes each operator (solves the traffic equations)."""
-        import numpy as np
-
         index = {operator.name: i for i, operator in enumerate(self.operators)}
         size = len(self.operators)
         routing = np.zeros((size, size))
@@ -252,8 +278,10 @@ def check(model: Model) -> None:
         raise ModelError("a model needs at least one operator and one source")
     if len(set(names)) != len(names) or EXIT in names:
         raise ModelError(f"operator names must differ and not be 'exit': {names}")
-    if model.window_tuples < 1:
+    if model.window_s is None and model.window_tuples < 1:
         raise ModelError(f"window_tuples must be at least 1, not {model.window_tuples}")
+    if model.window_s is not None and (model.window_tuples or not 0 < model.window_s < math.inf):
+        raise ModelError("give a window of tuples or of time above 0: window_tuples or window_s")
     for operator in model.operators:
         if operator.cpus < 1:
             raise ModelError(f"operator {operator.name!r} needs at least one CPU")
@@ -269,6 +297,16 @@ def check(model: Model) -> None:
             raise ModelError(f"a source sends to unknown operator {source.to!r}")
         if source.entities < 1:
             raise ModelError("a source delivers at least one entity per arrival")
+        if (source.gap is None) == (source.load is None):
+            raise ModelError("a source has a gap between arrivals or a load: give one of them")
+        if source.load is not None and not source.rate_per_s > 0:
+            raise ModelError(f"{source.load} gives nothing in the first hour")
+        wanted = math.ceil(model.window_tuples / source.entities)
+        if source.load is not None and math.isinf(source.load.due_s(float(wanted))):
+            raise ModelError(
+                f"{source.load} ends before it has given the {model.window_tuples:,} tuples of the "
+                "window: give a window of time, or a load that does not end"
+            )
     if model.checkpoints is not None:
         if model.checkpoints.interval_s <= 0:
             raise ModelError("the checkpoint interval must be above zero")

@@ -6,8 +6,9 @@ something. It is also the yardstick for the kernel's speed. SimPy is imported on
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +81,7 @@ class _Simulation:
         self.read = self.stable = self.in_flight = 0
         self.behind_since: float | None = None
         self.resumed = self.env.event()
+        self.open_sources = self.moving = 0
 
     def run(self) -> Outcome:
         for source in self.model.sources:
@@ -93,9 +95,12 @@ class _Simulation:
         return self.outcome
 
     def deliver(self, source: SourceModel) -> Generator[Any, Any, None]:
-        gap = _sampler(source.gap, self.rng)
-        yield self.env.timeout(source.first_s)
-        while True:
+        self.open_sources += 1
+        end_s = math.inf if self.model.window_s is None else self.model.window_s
+        for due_s in self.moments(source):
+            if due_s > end_s:
+                break
+            yield self.env.timeout(due_s - self.env.now)
             for _ in range(source.entities):
                 if self.model.behaviour == "backlog":
                     self.log.append((self.env.now, source.to))
@@ -103,9 +108,30 @@ class _Simulation:
                 elif self.paused:
                     self.outcome.lost += 1
                 else:
+                    self.moving += 1
                     self.env.process(self.travel(source.to, self.env.now, -1))
             self.admit()
-            yield self.env.timeout(gap())
+        self.open_sources -= 1
+        self.end_of_time()
+
+    def moments(self, source: SourceModel) -> Iterator[float]:
+        """When the source delivers."""
+        if source.load is not None:
+            for number in itertools.count(1):
+                yield source.first_s + source.load.due_s(float(number))
+        assert source.gap is not None
+        gap, at_s = _sampler(source.gap, self.rng), source.first_s
+        while True:
+            yield at_s
+            at_s += gap()
+
+    def end_of_time(self) -> None:
+        """A window of time is over when nothing is on its way any more."""
+        if self.model.window_s is None or self.open_sources or self.finished.triggered:
+            return
+        left = len(self.log) - sum(self.done) if self.model.behaviour == "backlog" else self.moving
+        if left == 0:
+            self.finished.succeed()
 
     def following(self, name: str) -> str:
         chance = self.rng.random()
@@ -137,7 +163,9 @@ class _Simulation:
                     return
             name = self.following(name)
         self.in_flight -= 1
+        self.moving -= 1
         self.leave(origin, number, skipped)
+        self.end_of_time()
         self.admit()
 
     def leave(self, origin: float, number: int, skipped: bool) -> None:

@@ -110,7 +110,10 @@ def judged_grid(rows: Sequence[grid.Row], tuples: int) -> dict[tuple[int, int], 
     long = grid.summarise(rows, "long", tuples)
     return {
         **plain,
-        **{at: replace(point, mean_wait_s=plain[at].mean_wait_s) for at, point in long.items()},
+        **{
+            at: replace(point, mean_wait_s=plain[at].mean_wait_s if at in plain else ())
+            for at, point in long.items()
+        },
     }
 
 

@@ -22,7 +22,14 @@ import numpy as np
 
 from everstream_lab.queueing import kernel, kernel_control
 from everstream_lab.queueing import kernel_state as slots
-from everstream_lab.queueing.model import Distribution, InputPause, Model, ModelError, Result
+from everstream_lab.queueing.model import (
+    Distribution,
+    InputPause,
+    Model,
+    ModelError,
+    Result,
+    SourceModel,
+)
 
 Progress = Callable[[int], None]
 """Called now and then with the number of tuples delivered so far."""
@@ -48,16 +55,19 @@ def simulate(model: Model, seed: int = 0, progress: Progress | None = None) -> R
         if state.clock[slots.NOW] > hopeless_s:
             raise ModelError(
                 f"after {hopeless_s:.0f} simulated seconds only "
-                f"{state.count[slots.DELIVERED]:,} of {model.window_tuples:,} tuples were "
+                f"{state.count[slots.DELIVERED]:,} of {model.expected_tuples:,} tuples were "
                 "delivered: failures come faster than the system gets on; make them rarer or "
                 "checkpoints and recoveries quicker"
             )
-        state = _with_more_room(state, why)
+        state = _with_more_room(state, why, model)
 
 
 def _hopeless_s(model: Model) -> float:
     """A hundred times what the window and one of everything would take."""
-    expected_s = model.window_tuples / min(model.rate_per_s, model.capacity_per_s)
+    expected_s = model.expected_tuples / min(model.rate_per_s, model.capacity_per_s)
+    for source in model.sources:
+        if source.load is not None and model.window_tuples:
+            expected_s = max(expected_s, source.load.due_s(float(model.window_tuples)))
     if model.checkpoints is not None:
         parts = model.checkpoints
         expected_s += parts.interval_s + parts.commit_s + parts.upload_s
@@ -72,7 +82,7 @@ def replicate(
     """Independent windows, with seeds `seed`, `seed + 1`, and so on."""
     results: list[Result] = []
     for number in range(replications):
-        before = number * model.window_tuples
+        before = number * model.expected_tuples
         inner = None if progress is None else _shifted(progress, before)
         results.append(simulate(model, seed + number, inner))
     return results
@@ -128,6 +138,30 @@ def _law(distribution: Distribution) -> tuple[float, float, float]:
     )
 
 
+def _source_law(source: SourceModel) -> tuple[float, float, float]:
+    return (slots.BY_LOAD, 0.0, 0.0) if source.gap is None else _law(source.gap)
+
+
+def _due(model: Model, count: int) -> Any:
+    """When the sources that follow a load deliver; rows of the others are not looked at."""
+    return np.array(
+        [
+            np.zeros(count) if source.load is None else source.due_s(count)
+            for source in model.sources
+        ]
+    )
+
+
+def _first_s(model: Model) -> list[float]:
+    """When each source delivers first; never, if that is after a window of time."""
+    end_s = math.inf if model.window_s is None else model.window_s
+    first = [
+        source.first_s if source.load is None else float(source.due_s(1)[0])
+        for source in model.sources
+    ]
+    return [at_s if at_s <= end_s else math.inf for at_s in first]
+
+
 def _setting(model: Model) -> slots.KernelSettings:
     index = {operator.name: i for i, operator in enumerate(model.operators)}
     route_start, route_to, route_up_to = [0], [], []
@@ -156,7 +190,8 @@ def _setting(model: Model) -> slots.KernelSettings:
     return slots.KernelSettings(
         backlog=backlog,
         replays=backlog and bool(failing),
-        window=model.window_tuples,
+        window=model.window_tuples or np.iinfo(np.int64).max,
+        until_s=math.inf if model.window_s is None else float(model.window_s),
         interval_s=float(checkpoints.interval_s) if checkpoints else math.inf,
         commit_s=float(checkpoints.commit_s) if checkpoints else 0.0,
         upload_s=float(checkpoints.upload_s) if checkpoints else 0.0,
@@ -169,7 +204,7 @@ def _setting(model: Model) -> slots.KernelSettings:
         target_s=float(model.latency_target_s),
         step_s=float(model.curve_step_s),
         source_to=np.array([index[source.to] for source in model.sources], dtype=np.int64),
-        source_law=np.array([_law(source.gap) for source in model.sources]),
+        source_law=np.array([_source_law(source) for source in model.sources]),
         source_entities=np.array([source.entities for source in model.sources], dtype=np.int64),
         first_cpu=np.cumsum([0, *(operator.cpus for operator in model.operators)], dtype=np.int64),
         service_law=np.array([_law(operator.service) for operator in model.operators]),
@@ -194,7 +229,8 @@ def _state(
     most_at_once = int(setting.source_entities.max())
     room = _power_of_two(max(1024, 2 * most_at_once, model.in_flight_limit + most_at_once))
     log_room = _power_of_two(max(1 << 16, 2 * most_at_once)) if setting.backlog else 2
-    steps = 64 + math.ceil(1.2 * model.window_tuples / model.rate_per_s / model.curve_step_s)
+    steps = 64 + math.ceil(1.2 * model.expected_tuples / model.rate_per_s / model.curve_step_s)
+    loads = any(source.load is not None for source in model.sources)
     clocks = min(1, len(setting.failing)) if setting.shared_clock else len(setting.failing)
     if model.failures is not None and model.failures.at_s:
         first_failures = np.array(model.failures.at_s, dtype=np.float64)
@@ -208,7 +244,9 @@ def _state(
     clock[slots.LATENCY_SUM] = 0.0
     clock[slots.CHECKPOINT_AT] = setting.interval_s
     return slots.State(
-        source_next=np.array([float(source.first_s) for source in model.sources]),
+        source_next=np.array(_first_s(model)),
+        source_due=_due(model, 1 << 16 if loads else 2),
+        source_given=np.zeros(len(model.sources), dtype=np.int64),
         cpu_done=np.full(cpus, math.inf),
         cpu_origin=np.zeros(cpus),
         cpu_tag=np.zeros(cpus, dtype=np.int64),
@@ -241,7 +279,9 @@ def _state(
     )
 
 
-def _with_more_room(state: slots.State, why: int) -> slots.State:
+def _with_more_room(state: slots.State, why: int, model: Model) -> slots.State:
+    if why == slots.DUE_USED:
+        return state._replace(source_due=_due(model, 2 * state.source_due.shape[1]))
     if why == slots.QUEUE_FULL:
         names = ("queue_since", "queue_origin", "queue_tag")
         grown = {name: _unrolled(getattr(state, name), state.queue_head) for name in names}
@@ -318,11 +358,11 @@ def _result(model: Model, setting: slots.KernelSettings, state: slots.State) -> 
             float(busy / (n * window_s)) if window_s else 0.0
             for busy, n in zip(state.busy_sum, cpus, strict=True)
         ),
-        mean_latency_s=float(state.clock[slots.LATENCY_SUM]) / delivered,
+        mean_latency_s=float(state.clock[slots.LATENCY_SUM]) / max(1, delivered),
         latency_quantiles_s={
             name: _quantile(state.histogram, share) for name, share in _QUANTILES.items()
         },
-        above_target_fraction=count[slots.ABOVE_TARGET] / delivered,
+        above_target_fraction=count[slots.ABOVE_TARGET] / max(1, delivered),
         pauses=pauses,
         curve_s=tuple(
             zip(

@@ -18,7 +18,6 @@ import polars as pl
 
 from everstream.transactions.compiled import cycles
 from everstream.transactions.engine import TransactionEngine
-from everstream.transactions.errors import LogError
 from everstream.transactions.execution import PARALLEL_FROM_S, Counters, guard, totals_block
 from everstream.transactions.kernels.codegen import KernelParts
 from everstream.transactions.kernels.drivers import EXECUTE, account
@@ -36,7 +35,12 @@ from everstream_lab.recovery.chains import (
     dependencies_of,
     heaviest_first,
 )
-from everstream_lab.recovery.partitions import Partitioning, crossing, partition_members
+from everstream_lab.recovery.partitions import (
+    MOST_PARTITIONS,
+    Partitioning,
+    crossing,
+    partition_members,
+)
 from everstream_lab.recovery.steps import (
     needed_in,
     project,
@@ -85,9 +89,19 @@ class FastOptions:
     restructure: bool = True
     abort_pushdown: bool = True
     task_assignment: bool = True
-    selective: bool = False
+    """How chains are distributed; partitions are always distributed heaviest first."""
+    selective: bool = True
+    """Log only values that cross partitions, as the paper does; otherwise all that chains need."""
     partitions: int = 8
+    """From 1 to 65,536."""
     adaptive_replay: bool = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.partitions <= MOST_PARTITIONS:
+            raise ValueError(
+                f"partitions={self.partitions}: give a number from 1 to {MOST_PARTITIONS}; a few per "
+                "thread that recovers are enough"
+            )
 
 
 def redo_chains(
@@ -162,11 +176,16 @@ class FastRecovery(RecoveryScheme):
         """Keep only the views, unless partitions must still be found from the keys."""
         if batch.graph is not None:
             self.shape = dependencies_of(self.engine, batch)
-        if self.options.selective:
+        if self._by_partition:
             super().record(batch)
             return
         self._verdicts.append(batch.committed)
         self._views.append(self._view(batch))
+
+    @property
+    def _by_partition(self) -> bool:
+        """A log that begins with partitions continues with them until the next snapshot."""
+        return self.options.selective or self._partitioning is not None
 
     def forget(self) -> None:
         super().forget()
@@ -187,7 +206,7 @@ class FastRecovery(RecoveryScheme):
         self._partitioning = None
 
     def blocks(self) -> list[Columns]:
-        if self.options.selective:
+        if self._by_partition:
             self._views_of_partitions()
         committed = joined(self._verdicts, np.uint8)
         columns: dict[str, npt.NDArray[Any]] = {
@@ -256,31 +275,29 @@ class FastRecovery(RecoveryScheme):
     ) -> None:
         if inputs is None:
             raise ValueError("recovery 'fast' replays events: give recover() the inputs")
-        group: list[Block] = []
-        for (block,) in commits:
-            if group and "partitions" in block.columns:
-                self._replay_group(group, inputs, report)
-                group = []
-            group.append(block)
-            if block.next_event - group[0].first_event >= _REPLAY_EVENTS:
-                self._replay_group(group, inputs, report)
-                group = []
-        if group:
+        for group in _groups([block for (block,) in commits], _REPLAY_EVENTS):
             self._replay_group(group, inputs, report)
 
     def replay_share(self, inputs: Inputs, share: int, shares: int) -> AfterImages:
-        """Replay one of `shares` groups of chains; returns what their keys hold afterwards."""
+        """Replay one of `shares` groups of chains or partitions; returns what their keys hold then.
+
+        Where the log has been partitioned anew, what was before is replayed whole: its keys may
+        belong to other shares afterwards.
+        """
         self._load_snapshot()
         assert self.log is not None
-        group = [block for (block,) in self.log.committed(self.engine.epoch)]
-        if not group:
+        blocks = [block for (block,) in self.log.committed(self.engine.epoch)]
+        if not blocks:
             return []
         report = TransactionRecovery(self.name, self.engine.epoch, self.engine.next_event)
-        chains = self._replay_group(group, inputs, report, share, shares)
+        *earlier, last = _groups(blocks)
+        for group in earlier:
+            self._replay_group(group, inputs, report)
+        cells = self._replay_group(last, inputs, report, share, shares)
         tables = len(self.engine.states)
         images: AfterImages = []
         for number, state in enumerate(self.engine.states):
-            slots = chains[chains % tables == number] // tables
+            slots = cells[cells % tables == number] // tables
             images.append((number, slots, [column[slots] for column in state.columns]))
         return images
 
@@ -290,7 +307,7 @@ class FastRecovery(RecoveryScheme):
         def scatter(commits: list[list[Block]], inputs: Inputs | None, report: Any) -> None:
             began = now()
             for (block,) in commits:
-                self.restore_keys(block)
+                self._restore_keys_and_partitions(block)
             for images in shares:
                 for number, slots, columns in images:
                     self.engine.states[number].scatter(slots, columns)
@@ -308,14 +325,12 @@ class FastRecovery(RecoveryScheme):
     ) -> npt.NDArray[np.int64]:
         """Replay the epochs of several commits as one; chains do not depend on epochs.
 
-        Of several shares only the given one is run. Returns the cells of the chains run.
+        Of several shares only the given one is run. Returns the cells it is responsible for.
         """
         engine, breakdown = self.engine, report.breakdown
         began = now()
         for block in group:
-            self.restore_keys(block)
-            if "partitions" in block.columns:
-                self._partitioning = Partitioning.from_columns(engine, block.columns)
+            self._restore_keys_and_partitions(block)
         committed = joined([_verdicts(block) for block in group], np.uint8)
         events = inputs(group[0].first_event, group[-1].next_event)
         breakdown.reload_s += now() - began
@@ -336,11 +351,8 @@ class FastRecovery(RecoveryScheme):
             self._partitioning.cover(engine)
         run.reads = self._restored_reads(group, committed, run, pushdown)
         if self._partitioning is not None:
-            if shares > 1:
-                raise LogError("a log written with selective logging cannot be spread over tasks")
             breakdown.construct_s += now() - began
-            self._redo_partitions(run, report)
-            return _NOTHING
+            return self._redo_partitions(run, report, share, shares)
         breakdown.construct_s += now() - began
         return self._redo_chains(run, report, share, shares)
 
@@ -397,14 +409,24 @@ class FastRecovery(RecoveryScheme):
         else:
             engine.execute(run, report.breakdown)
 
-    def _redo_partitions(self, run: BatchRun, report: TransactionRecovery) -> None:
+    def _restore_keys_and_partitions(self, block: Block) -> None:
+        self.restore_keys(block)
+        if "partitions" in block.columns:
+            self._partitioning = Partitioning.from_columns(self.engine, block.columns)
+
+    def _redo_partitions(
+        self, run: BatchRun, report: TransactionRecovery, share: int, shares: int
+    ) -> npt.NDArray[np.int64]:
+        """Redo the partitions of this share; returns the cells in them that have a value."""
         engine = self.engine
         assert self._partitioning is not None
         began = now()
         part_start, members = partition_members(engine, self._partitioning, run)
         weights = np.diff(part_start)
-        worker_of, _ = heaviest_first(weights, engine.parallelism)
-        own = [np.flatnonzero(worker_of == thread) for thread in range(engine.parallelism)]
+        share_of, _ = heaviest_first(weights, shares)
+        chosen = np.flatnonzero(share_of == share)
+        worker_of, _ = heaviest_first(weights[chosen], engine.parallelism)
+        own = [chosen[worker_of == thread] for thread in range(engine.parallelism)]
         report.breakdown.construct_s += now() - began
         data = engine.data_of(run, outcomes=True)
         parts = tuple(self._partitioning.parts)
@@ -416,6 +438,20 @@ class FastRecovery(RecoveryScheme):
 
         began = now()
         report.breakdown.add(engine.threads.together(work), now() - began)
+        return self._partitioning.cells(engine, share_of == share)
+
+
+def _groups(blocks: Sequence[Block], most_events: int | None = None) -> list[list[Block]]:
+    """Commits that are replayed as one: with one partitioning, and not too many events."""
+    groups: list[list[Block]] = []
+    for block in blocks:
+        full = (
+            groups and most_events and block.first_event - groups[-1][0].first_event >= most_events
+        )
+        if not groups or full or "partitions" in block.columns:
+            groups.append([])
+        groups[-1].append(block)
+    return groups
 
 
 def _verdicts(block: Block) -> npt.NDArray[np.uint8]:

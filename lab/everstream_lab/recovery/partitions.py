@@ -17,6 +17,7 @@ from everstream.transactions.compiled import kernel
 from everstream.transactions.layout import DataLayout
 from everstream.transactions.recovery import BatchRun
 
+MOST_PARTITIONS = 1 << 16
 _SLACK = 1.1
 
 
@@ -106,9 +107,21 @@ class Partitioning:
                 more = (np.arange(known, wanted) % self.count).astype(np.int32)
                 self.parts[number] = np.concatenate([self.parts[number], more])
 
+    def cells(self, engine: Any, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        """The cells of the chosen partitions that have a value: slot times tables, plus the table."""
+        tables = len(self.parts)
+        cells = []
+        for number, (part, state) in enumerate(zip(self.parts, engine.states, strict=True)):
+            known = min(len(part), state.index.count)
+            slots = np.flatnonzero(chosen[part[:known]] & (state.written[:known] != 0))
+            cells.append(slots.astype(np.int64) * tables + number)
+        return np.concatenate(cells)
+
     def columns(self) -> dict[str, npt.NDArray[Any]]:
+        """What the log keeps, in as few bytes per key as the number of partitions needs."""
+        width = np.min_scalar_type(self.count - 1)
         named: dict[str, npt.NDArray[Any]] = {
-            f"part{number}": part.astype(np.uint8) for number, part in enumerate(self.parts)
+            f"part{number}": part.astype(width) for number, part in enumerate(self.parts)
         }
         named["partitions"] = np.array([self.count], np.int64)
         return named

@@ -124,6 +124,8 @@ class Statement:
     otherwise: str = ""
     """Why ours differs, where it does."""
     unit: str = ""
+    least: float | None = None
+    """What cannot be less: then other programs have disturbed the measurement."""
 
     def judge(self, found: Found) -> "Judged":
         values = [
@@ -134,16 +136,24 @@ class Statement:
         if not values:
             return Judged(self, None, None)
         ours = estimate(values)
-        return Judged(self, ours, self._judgement(ours.mean))
+        judgement = self._judgement(ours.mean)
+        if judgement is Judgement.BETTER:
+            # What the interval does not rule out is not claimed.
+            ends = [end for end in (ours.low, ours.high) if end is not None]
+            if any(self._judgement(end) is Judgement.NOT for end in ends):
+                judgement = Judgement.REPRODUCED
+        return Judged(self, ours, judgement)
 
     def _judgement(self, ours: float) -> Judgement:
         bound = self.printed if self.bound is None else self.bound
         assert bound is not None, f"{self.says}: neither a printed number nor a bound"
+        if self.least is not None and ours < self.least:
+            return Judgement.NOT
         slack = self.tolerance * abs(bound)
         if self.goal == "near":
             return Judgement.REPRODUCED if abs(ours - bound) <= slack else Judgement.NOT
         ahead = ours - bound if self.goal == "at least" else bound - ours
-        if self.because and ahead > slack:
+        if self.because and self.printed is not None and ahead > slack:
             return Judgement.BETTER
         return Judgement.REPRODUCED if ahead >= 0 else Judgement.NOT
 
@@ -173,7 +183,10 @@ class Judged:
             case Judgement.BETTER:
                 return f"better, because {one.because}: {subject}."
             case Judgement.NOT:
-                return f"not reproducible, because {one.otherwise}: {subject}."
+                why = one.otherwise
+                if one.least is not None and self.ours.mean < one.least:
+                    why = "other programs used the cores while this was measured"
+                return f"not reproducible, because {why}: {subject}."
 
 
 def shown(value: float) -> str:

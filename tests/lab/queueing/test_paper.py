@@ -82,6 +82,25 @@ def test_a_claim_that_is_missed_is_reported_as_missed(long_series: list[grid.Row
     assert any(compared.within is False for compared in paper.compare(wrong, TUPLES))
 
 
+def test_the_growth_of_waits_is_among_the_claims_of_a_grid_that_has_waits() -> None:
+    grown = {2: 1.0, 3: 1.12, 4: 1.27}
+    points = {
+        (case, rate): paper.Point(
+            1.0, 0.0, 0.0, tuple(grown.get(case, 1.0) * 1e-4 for _ in range(4))
+        )
+        for case in (1, 2, 3, 4)
+        for rate in paper.RATES_PER_S
+    }
+    claims = [one for one in paper.compare(points, TUPLES, waits=True) if one.claim.waits]
+    percents = [round((one.claim.paper - 1) * 100) for one in claims]
+    assert percents == [12, 121, 8, 29, 27, 125, 14, 8]
+    assert [one.measured for one in claims] == pytest.approx([1.12] * 4 + [1.27] * 4)
+    assert claims[0].within and not claims[1].within
+    assert not [one for one in paper.compare(points, TUPLES) if one.claim.waits]
+    # Its tables have operator 2 wait three times as long at 2500/s, not at most 2.25 times.
+    assert "its tables give 3.00" in claims[5].claim.note
+
+
 def test_the_printed_waits_are_multiples_of_36_microseconds() -> None:
     for case in paper.CASES:
         for rate in paper.RATES_PER_S:

@@ -53,6 +53,11 @@ def test_a_sentence_has_both_numbers_and_an_interval_where_there_are_repetitions
     assert worse.judge(found(30)).sentence.startswith(
         "not reproducible, because we cannot: it is 30"
     )
+    unsure = better.judge(found(2, 30, 70))
+    assert unsure.judgement is Judgement.REPRODUCED  # the interval does not rule out less than 10
+    cost = Statement("it", 5.0, speed, "at most", because="we can", least=-5.0)
+    assert "because other programs used the cores" in cost.judge(found(-80)).sentence
+    assert cost.judge(found(-80)).judgement is Judgement.NOT
     assert one.judge(Found([])).sentence.startswith("not measured: the speed, 10 m/s in the paper")
 
 

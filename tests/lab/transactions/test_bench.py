@@ -1,14 +1,20 @@
 """The bench kills a real process and comes back with checked facts."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from typer.testing import CliRunner
 
 from everstream.cli.app import app
+from everstream_lab.bench.transactions import studies
+from everstream_lab.bench.transactions.child import peak_bytes
+from everstream_lab.bench.transactions.journal import InputJournal
 from everstream_lab.bench.transactions.measure import Bench, Untrue
 from everstream_lab.bench.transactions.sink import OutcomeSink, read_outcomes
 from everstream_lab.bench.transactions.studies import Plan, base_of
@@ -82,3 +88,64 @@ def test_the_sink_cuts_what_was_not_committed_and_what_is_torn(tmp_path: Path) -
     events, verdicts = read_outcomes(path)
     assert events.tolist() == list(range(30))
     assert verdicts[20:].all() and not verdicts[1]
+
+
+def test_input_events_are_durable_and_a_torn_batch_does_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "inputs.journal"
+    events = pl.DataFrame({"key": range(30), "name": [f"n{n}" for n in range(30)]})
+    journal = InputJournal(path)
+    assert journal.read(0, 1) is None
+    for first in (0, 10, 20):
+        journal.append(first, events[first : first + 10])
+    journal.close()
+    path.write_bytes(path.read_bytes()[:-1])
+    journal = InputJournal(path)
+    assert journal.next_event == 20 and journal.read(5, 21) is None
+    found = journal.read(5, 20)
+    assert found is not None and found.equals(events[5:20])
+    journal.append(15, events[15:30])
+    journal.close()
+    found = InputJournal(path).read(0, 30)
+    assert found is not None and found.equals(events)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "kept"),
+    [
+        ("fast", True),
+        pytest.param("checkpoint", True, marks=pytest.mark.long),
+        pytest.param("wal", False, marks=pytest.mark.long),
+    ],
+)
+def test_schemes_that_process_events_again_persist_them(
+    scheme: str, kept: bool, tmp_path: Path
+) -> None:
+    base = replace(base_of(plan(tmp_path), "toll"), scheme=scheme)
+    facts = Bench(base, verify=True, progress=lambda text: None).measure(base, recoveries=1)
+    assert facts["recovery"]["true"]
+    journal = tmp_path / "toll" / "own" / "inputs.journal"
+    assert journal.exists() is kept
+    if kept:
+        assert InputJournal(journal).next_event == base.events
+
+
+def test_the_memory_of_a_process_is_not_that_of_the_one_that_started_it() -> None:
+    ballast = bytearray(600 << 20)
+    code = (
+        "from everstream_lab.bench.transactions.child import peak_bytes; "
+        "held = bytearray(50 << 20); print(peak_bytes())"
+    )
+    found = int(subprocess.check_output([sys.executable, "-c", code]))
+    assert peak_bytes() > len(ballast)
+    assert 50 << 20 < found < 600 << 20
+
+
+@pytest.mark.long
+def test_epochs_and_selective_logging_are_studied(tmp_path: Path) -> None:
+    small = replace(plan(tmp_path), knobs={"keys": 200})
+    rows = studies.commit_epochs(small, lambda text: None, ["HSMD"], [100, 200])
+    assert [row["epoch_events"] for row in rows] == [100, 200]
+    assert all(row["recovery"]["true"] and row["recovered_per_s"] > 0 for row in rows)
+    rows = studies.selective_logging(small, lambda text: None, [0.5])
+    assert [row["logging"] for row in rows] == ["full", "selective"]
+    assert all(row["efficiency"] > 0 and row["recovery"]["true"] for row in rows)

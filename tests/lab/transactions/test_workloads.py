@@ -127,3 +127,83 @@ def test_the_knobs_of_the_generators_do_what_they_say() -> None:
     transfers = small("ledger").events(2_000, 1)
     assert (transfers["from_account"] != transfers["to_account"]).all()
     assert 0.35 < (small("toll", aborts=0.4).events(5_000, 1)["kmh"] < 0).mean() < 0.45
+
+
+def hottest_share(name: str) -> float:
+    """Of the events of a workload as it is by default, the share on its most used key."""
+    column = {"ledger": "to_account", "grep-sum": "key0", "toll": "segment"}[name]
+    events = WORKLOADS[name](None).events(20_000, seed=8)
+    counts = events[column].value_counts()["count"]
+    return float(counts.max()) / len(events)  # type: ignore[arg-type]
+
+
+def test_grep_and_sum_is_the_most_skewed_and_the_ledger_uses_its_keys_evenly() -> None:
+    skews = {name: make(None).shape.skew for name, make in WORKLOADS.items()}
+    assert skews["ledger"] == 0 < skews["toll"] < skews["grep-sum"]
+    assert hottest_share("grep-sum") > 3 * hottest_share("toll") > 9 * hottest_share("ledger")
+
+
+def test_the_ledger_has_many_dependencies_in_an_epoch() -> None:
+    """Each key is used several times in an epoch, by transactions over several partitions."""
+    shape = WORKLOADS["ledger"](None).shape
+    assert 4096 * 1.5 / shape.keys > 4 and shape.multi_partition == 1.0
+
+
+@pytest.mark.parametrize("partitions", [256, 257, 1_000])
+def test_more_partitions_than_a_byte_can_count_recover_the_truth(
+    partitions: int, truths: dict[str, Any], tmp_path: Path
+) -> None:
+    make = WORKLOADS["ledger"]
+    workload = make(replace(make(None).shape, keys=600))
+    events = workload.events(EVENTS, seed=4)
+    options: dict[str, Any] = {
+        "recovery": "fast",
+        "log": tmp_path,
+        "snapshot_every_epochs": 100,
+        "recovery_options": FastOptions(adaptive_replay=False, partitions=partitions),
+    }
+    run = open_engine(workload, **options)
+    bank.feed(run, events, EPOCH)
+    run.flush()
+    again = open_engine(workload, **options)
+    report = again.recover(bank.source(events))
+    assert report.replayed_events > 0
+    interpreter = es.Interpreter(workload.tables, workload.transactions)
+    interpreter.run(events[: again.next_event].iter_rows(named=True))
+    assert bank.content(again) == interpreter.tables
+    run.close()
+    again.close()
+
+
+@pytest.mark.parametrize("partitions", [0, -1, 65_537])
+def test_a_number_of_partitions_that_cannot_be_is_refused(partitions: int) -> None:
+    with pytest.raises(ValueError, match="from 1 to 65536"):
+        FastOptions(partitions=partitions)
+
+
+def test_a_log_with_partitions_continues_with_them_whatever_the_options_say(
+    tmp_path: Path,
+) -> None:
+    workload = small("ledger")
+    events = workload.events(EVENTS, seed=9)
+
+    def opened(selective: bool) -> es.TransactionEngine:
+        return open_engine(
+            workload,
+            recovery="fast",
+            log=tmp_path,
+            snapshot_every_epochs=100,
+            commit="every-epoch",
+            recovery_options=FastOptions(adaptive_replay=False, selective=selective),
+        )
+
+    for selective, stop in ((True, 150), (False, 270), (True, 390), (False, 470)):
+        run = opened(selective)
+        run.recover(bank.source(events))
+        bank.feed(run, events, EPOCH, stop=stop)
+        run.flush()
+    again = opened(True)
+    again.recover(bank.source(events))
+    interpreter = es.Interpreter(workload.tables, workload.transactions)
+    interpreter.run(events[: again.next_event].iter_rows(named=True))
+    assert bank.content(again) == interpreter.tables and again.next_event == 420

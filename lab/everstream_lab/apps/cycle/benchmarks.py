@@ -21,7 +21,7 @@ from everstream_lab.apps.application import CLASSES
 from everstream_lab.apps.catalogue import NAMES
 from everstream_lab.apps.cycle.settings import Settings
 from everstream_lab.apps.inputs import input_folder
-from everstream_lab.apps.interfaces.registry import INTERFACES, check_interface
+from everstream_lab.apps.interfaces.registry import check_interface, interfaces
 from everstream_lab.apps.lookup import application_at
 
 FOLDER = "benchmarks"
@@ -61,7 +61,7 @@ def ready_made() -> list[Benchmark]:
     return [
         Benchmark(f"{application}-{interface}", application, interface, made=False)
         for application in NAMES
-        for interface in INTERFACES
+        for interface in interfaces()
     ]
 
 

@@ -14,7 +14,7 @@ from everstream.core.registry import named
 from everstream.engine.faults.kills import Kill
 from everstream.errors import UserError
 from everstream.pipeline.checkpointing import Checkpointing, Coordinated, seconds
-from everstream_lab.apps.interfaces.registry import WITH_CHECKPOINTS
+from everstream_lab.apps.interfaces.registry import WITH_CHECKPOINTS, survives_kills
 
 HOW = "say 4, 1:4 (each from 1 to 4), 1:2:8 (in steps of 2, the end included), or 1,2,8"
 
@@ -99,17 +99,12 @@ class Settings:
             raise UserError("give a frequency or a pattern, not both: a pattern has its own.")
         if self.interval_s() < 0:
             raise UserError(f"interval={self.interval}: give a time, or 0s.")
-        load = self.load()
-        if self.interval_s() > 0 and load is None:
-            raise UserError(
-                "an interval gathers items as they come, but here they are all there at once: give "
-                "a frequency or a pattern with it."
-            )
+        self.load()
         self.monitor_s()
         self.checkpointing()
         for kill in self.kills:
             Kill.parse(kill)
-        if self.kills and interface not in WITH_CHECKPOINTS:
+        if self.kills and not survives_kills(interface):
             able = " or ".join(sorted(WITH_CHECKPOINTS))
             raise UserError(
                 f"the interface '{interface}' does not survive a kill: take {able}, or drop the "

@@ -23,7 +23,7 @@ from everstream.pipeline.graph import Graph, Kind
 from everstream.pipeline.source import END, EndOfStream, Reader, Source
 from everstream.pipeline.stream import Pipeline
 from everstream_lab.apps.interfaces.job import Array, Done, Job, Stamps
-from everstream_lab.apps.interfaces.loading import loaded, uncut
+from everstream_lab.apps.interfaces.loading import gathers, loaded, uncut
 from everstream_lab.apps.interfaces.probes import probed, read_notes
 
 
@@ -123,13 +123,22 @@ IN_MEMORY = Path("/dev/shm")
 def everstream(job: Job) -> Done:
     """The hand-written pipeline."""
     make = job.application.pipeline
-    return drive(job, lambda parts: make(job.folder, parts, shards=job.workers, batch=job.batch))
+    return drive(
+        job, lambda parts: make(job.folder, parts, shards=job.workers, batch=_read_at_once(job))
+    )
+
+
+def _read_at_once(job: Job) -> int:
+    """Items that the source reads as one batch, before any that are put together by time."""
+    return 1 if gathers(job) else job.batch
 
 
 def annotated(job: Job) -> Done:
     """The pipeline that is made of the annotated sequential program."""
     make = job.application.annotated
-    return drive(job, lambda parts: make(job.folder, parts, shards=job.workers, batch=job.batch))
+    return drive(
+        job, lambda parts: make(job.folder, parts, shards=job.workers, batch=_read_at_once(job))
+    )
 
 
 def drive(job: Job, make: Callable[[Path], Pipeline]) -> Done:

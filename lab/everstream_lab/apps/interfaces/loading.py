@@ -17,7 +17,7 @@ from everstream_lab.apps.interfaces.job import Job, batch_at
 
 def loaded(pipeline: Pipeline, job: Job, items: int) -> Pipeline:
     """A copy of the pipeline whose sources give their items as the job says."""
-    if job.load is None and not job.batch_to:
+    if job.load is None and not job.batch_to and not gathers(job):
         return pipeline
     sizes = Sizes(job.batch, job.batch_to, items)
     nodes = dict(pipeline.graph.nodes)
@@ -30,6 +30,11 @@ def loaded(pipeline: Pipeline, job: Job, items: int) -> Pipeline:
                 source = Together(source, sizes, job.interval_s)
             nodes[name] = replace(node, what=source)
     return pipeline.with_nodes(nodes)
+
+
+def gathers(job: Job) -> bool:
+    """Whether batches are closed by time though there is no load: the source reads item by item."""
+    return job.load is None and job.interval_s > 0 and job.batch > 1
 
 
 def uncut(pipeline: Pipeline) -> Pipeline:

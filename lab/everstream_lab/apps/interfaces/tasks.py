@@ -1,6 +1,6 @@
 """The tasks for workers: items that travel together, by count, by time, or whichever is first.
 
-Under a load an item is given when it is due, and its time begins then. Without catching up, as
+Without a load, a batch by time has what the source reads in that time. Under a load an item is given when it is due, and its time begins then. Without catching up, as
 SPBench does it, an item that was held up moves all later ones back, and its time begins when it
 was given.
 """
@@ -20,7 +20,7 @@ AIM_EVERY_NS = 50_000_000
 
 def tasks(job: Job, items: int) -> Iterator[Task]:
     """All items, in order, each task when its last item may be given."""
-    if job.load is None:
+    if job.load is None and not job.interval_s:
         start = 0
         while start < items:
             stop = min(start + batch_at(job.batch, job.batch_to, start, items), items)
@@ -28,7 +28,8 @@ def tasks(job: Job, items: int) -> Iterator[Task]:
             start = stop
         return
     start, began = 0, 0
-    for position, given in enumerate(_given(job, job.load, items)):
+    moments = _read(job, items) if job.load is None else _given(job, job.load, items)
+    for position, given in enumerate(moments):
         if position == start:
             began = given
         full = position + 1 - start >= batch_at(job.batch, job.batch_to, start, items)
@@ -36,6 +37,18 @@ def tasks(job: Job, items: int) -> Iterator[Task]:
         if full or late or position + 1 == items:
             yield Task(range(start, position + 1), began)
             start = position + 1
+
+
+def _read(job: Job, items: int) -> Iterator[int]:
+    """When the source turned to each item, in ns of the steady clock, once it has read it.
+
+    Without a load it is reading that takes the source its time. Workers read items again.
+    """
+    source = job.application.items(job.folder)
+    for position in range(items):
+        began = time.monotonic_ns()
+        source[position]
+        yield began
 
 
 def _given(job: Job, load: Load, items: int) -> Iterator[int]:

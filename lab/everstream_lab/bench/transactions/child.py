@@ -27,7 +27,9 @@ import pyarrow as pa  # noqa: E402
 
 from everstream.transactions.engine import TransactionEngine  # noqa: E402
 from everstream.transactions.execution import Breakdown, cycle_rate  # noqa: E402
+from everstream.transactions.recovery import RecoveryScheme  # noqa: E402
 from everstream_lab.bench.transactions.config import Configuration  # noqa: E402
+from everstream_lab.bench.transactions.journal import InputJournal  # noqa: E402
 from everstream_lab.bench.transactions.sink import OutcomeSink  # noqa: E402
 
 
@@ -41,6 +43,32 @@ class Source:
         part = pl.from_arrow(self._events.slice(first, last - first))
         assert isinstance(part, pl.DataFrame)
         return part
+
+
+class Persisted:
+    """The source of a scheme that keeps its input: what is persisted, then what is new."""
+
+    def __init__(self, source: Source, journal: InputJournal | None) -> None:
+        self._source = source
+        self.journal = journal
+
+    def __call__(self, first: int, last: int) -> pl.DataFrame:
+        kept = None if self.journal is None else self.journal.read(first, last)
+        return self._source(first, last) if kept is None else kept
+
+
+def persisted(config: Configuration, scheme: RecoveryScheme, source: Source) -> Persisted:
+    """Schemes that process events again keep them; those with logs of commands or values do not."""
+    keeps = scheme.replays_events or config.scheme == "checkpoint"
+    return Persisted(source, InputJournal(config.journal_path) if keeps else None)
+
+
+def peak_bytes() -> int:
+    """The most memory of this program. (`ru_maxrss` would count its parent's before it was one.)"""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def open_engine(config: Configuration) -> TransactionEngine:
@@ -61,7 +89,7 @@ def open_engine(config: Configuration) -> TransactionEngine:
 class Feeder:
     """Feeds the stream to an engine, epoch by epoch, and its outcomes to the sink."""
 
-    def __init__(self, engine: TransactionEngine, config: Configuration, source: Source) -> None:
+    def __init__(self, engine: TransactionEngine, config: Configuration, source: Persisted) -> None:
         self._engine = engine
         self._config = config
         self._source = source
@@ -74,7 +102,10 @@ class Feeder:
         engine, size = self._engine, self._config.epoch_events
         while engine.next_event < stop:
             until = min(stop, (engine.next_event // size + 1) * size)
-            outcomes = engine.process_batch(self._source(engine.next_event, until))
+            events = self._source(engine.next_event, until)
+            if self._source.journal is not None:
+                self._source.journal.append(engine.next_event, events)
+            outcomes = engine.process_batch(events)
             self._open.append(outcomes["committed"])
             if until % size == 0:
                 self._end_epoch()
@@ -98,7 +129,7 @@ def waited_for_core_s() -> float:
 
 def run(config: Configuration, report: Path) -> None:
     engine = open_engine(config)
-    source = Source(config.inputs_path)
+    source = persisted(config, engine.scheme, Source(config.inputs_path))
     feeder = Feeder(engine, config, source)
     feeder.feed(config.epoch_events)
     engine.flush()
@@ -114,7 +145,7 @@ def run(config: Configuration, report: Path) -> None:
         "cpu_s": time.process_time() - began_cpu_s,
         "waited_for_core_s": waited_for_core_s() - began_waited_s,
         "bytes_logged": log.bytes_written if log is not None else 0,
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_bytes": peak_bytes(),
         "transaction_cost_s": engine.transaction_cost_s,
         "killed_s": time.monotonic(),
     }
@@ -135,8 +166,9 @@ def recover(config: Configuration, report: Path, started_s: float) -> None:
     waited_before_s = waited_for_core_s()
     engine = open_engine(config)
     engine.load_kernels()
-    source = Source(config.inputs_path)
+    own = Source(config.inputs_path)
     opened_s = time.monotonic()
+    source = persisted(config, engine.scheme, own)
     recovery = engine.recover(source)
     if config.scheme == "none":
         config.sink_path.write_bytes(b"")
@@ -165,7 +197,7 @@ def recover(config: Configuration, report: Path, started_s: float) -> None:
         "resumed_at": recovery.next_event,
         "replayed_events": recovery.replayed_events,
         "breakdown": vars(breakdown),
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_bytes": peak_bytes(),
     }
     report.write_text(json.dumps(facts))
     engine.close()

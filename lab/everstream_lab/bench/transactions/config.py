@@ -46,6 +46,10 @@ class Configuration:
     def sink_path(self) -> Path:
         return Path(self.folder) / "outcomes.bin"
 
+    @property
+    def journal_path(self) -> Path:
+        return Path(self.folder) / "inputs.journal"
+
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)))
 

@@ -82,16 +82,13 @@ def compare(plan: Plan, progress: Progress) -> list[Facts]:
 
 def factors(plan: Plan, progress: Progress) -> list[Facts]:
     """`fast` without its optimisations, then with one more at a time."""
+    full = FastOptions(selective=False, adaptive_replay=False)
     steps = {
-        "simple": FastOptions(
-            restructure=False, abort_pushdown=False, task_assignment=False, adaptive_replay=False
-        ),
-        "+ restructure": FastOptions(
-            abort_pushdown=False, task_assignment=False, adaptive_replay=False
-        ),
-        "+ abort pushdown": FastOptions(task_assignment=False, adaptive_replay=False),
-        "+ task assignment": FastOptions(adaptive_replay=False),
-        "selective logging": FastOptions(adaptive_replay=False, selective=True),
+        "simple": replace(full, restructure=False, abort_pushdown=False, task_assignment=False),
+        "+ restructure": replace(full, abort_pushdown=False, task_assignment=False),
+        "+ abort pushdown": replace(full, task_assignment=False),
+        "+ task assignment": full,
+        "selective logging": replace(full, selective=True),
     }
     rows = []
     for workload in plan.workloads:
@@ -143,7 +140,7 @@ def sensitivity(
     return rows
 
 
-CONTENTION: dict[str, dict[str, float]] = {
+CONTENTION: dict[str, dict[str, Any]] = {
     "LSFD": {"skew": 0.0, "multi_partition": 0.0},
     "LSMD": {"skew": 0.0, "multi_partition": 0.8},
     "HSFD": {"skew": 1.2, "multi_partition": 0.0},

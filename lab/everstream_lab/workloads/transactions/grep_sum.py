@@ -45,7 +45,7 @@ def _generate(rng: np.random.Generator, count: int, shape: Shape) -> dict[str, A
 
 
 def grep_and_sum(shape: Shape | None = None) -> Workload:
-    """Four keys per event, skewed; a share of the events is rejected by the grep."""
-    default = replace(Shape(), keys=10_000, skew=1.0, multi_partition=0.5, aborts=0.0, length=4)
+    """Four keys per event, the most skewed of the three; the grep may reject a share of the events."""
+    default = replace(Shape(), keys=10_000, skew=1.4, multi_partition=0.5, aborts=0.0, length=4)
     chosen = shape or default
     return Workload("grep-sum", (states,), (sum_transaction(chosen.length),), chosen, _generate)

@@ -59,6 +59,9 @@ def _generate(rng: np.random.Generator, count: int, shape: Shape) -> dict[str, A
 
 
 def streaming_ledger(shape: Shape | None = None) -> Workload:
-    """Half transfers over two accounts and two assets, half deposits; many dependencies."""
-    default = replace(Shape(), keys=10_000, skew=1.4, multi_partition=1.0, aborts=0.1)
+    """Half transfers over two accounts and two assets, half deposits, over keys used evenly.
+
+    There are few keys, so that an epoch has many dependencies.
+    """
+    default = replace(Shape(), keys=1_000, skew=0.0, multi_partition=1.0, aborts=0.1)
     return Workload("ledger", (accounts, assets), (transfer, deposit), shape or default, _generate)

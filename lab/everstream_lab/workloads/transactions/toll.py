@@ -65,6 +65,6 @@ def tolls(outcomes: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
 
 
 def toll_processing(shape: Shape | None = None) -> Workload:
-    """Two hundred segments, some far busier than others; two reports in five are impossible."""
-    default = replace(Shape(), keys=200, skew=1.6, multi_partition=0.0, aborts=0.4)
+    """Two hundred segments, some busier than others; two reports in five are impossible."""
+    default = replace(Shape(), keys=200, skew=0.6, multi_partition=0.0, aborts=0.4)
     return Workload("toll", (speeds, seen, vehicles), (report,), shape or default, _generate)

@@ -1,8 +1,10 @@
 """Every driver gives the sequential result, and times that can be true."""
 
+import dataclasses
 import itertools
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from everstream_lab.apps.cycle.settings import Settings
 from everstream_lab.apps.interfaces.arrivals import Arrivals
 from everstream_lab.apps.interfaces.engine import everstream, preloaded_sources, stamps_of
 from everstream_lab.apps.interfaces.job import Done, Driver, Job, batch_at, farmed
-from everstream_lab.apps.interfaces.loading import Sizes, Together, loaded, uncut
+from everstream_lab.apps.interfaces.loading import Sizes, Together, gathers, loaded, uncut
 from everstream_lab.apps.interfaces.plain_spark import plain_spark
 from everstream_lab.apps.interfaces.pools import processes, sequential, threads
 from everstream_lab.apps.interfaces.probes import ENDING, NOTE
@@ -198,3 +200,56 @@ def test_items_of_which_nobody_knows_when_they_came_in_have_no_latency(tmp_path:
     stamps = stamps_of(graph, tmp_path, 3)
     assert stamps is not None and stamps.operators == ("numbers", "square", "in_words")
     assert stamps.latency.tolist() == [70, 70]
+
+
+class SlowItems(list[int]):
+    """Reading an item takes a second of a clock that only reading moves."""
+
+    now_ns = 0
+
+    def __getitem__(self, position: Any) -> Any:
+        SlowItems.now_ns += 1_000_000_000
+        return super().__getitem__(position)
+
+
+@pytest.mark.parametrize(
+    ("batch", "interval_s", "sizes"),
+    [
+        (5, 2.0, [2, 2, 2, 2, 2, 1]),
+        (5, 9.0, [5, 5, 1]),
+        (3, 3.0, [3, 3, 3, 2]),
+        (5, 0.0, [5, 5, 1]),
+    ],
+)
+def test_without_a_load_a_batch_is_closed_by_count_or_by_the_time_that_reading_took(
+    batch: int, interval_s: float, sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = job(tmp_path, batch=batch, interval_s=interval_s)
+    slow = dataclasses.replace(wanted.application, items=lambda folder: SlowItems(range(11)))
+    monkeypatch.setattr("time.monotonic_ns", lambda: SlowItems.now_ns)
+    spans = [task.span for task in tasks(dataclasses.replace(wanted, application=slow), 11)]
+    assert [len(span) for span in spans] == sizes
+    assert [position for span in spans for position in span] == [*range(11)]
+
+
+@pytest.mark.parametrize("driver", ["sequential", "threads"])
+def test_batches_by_time_without_a_load_give_the_same_result(driver: str, tmp_path: Path) -> None:
+    wanted = job(tmp_path, batch=7, interval_s=1e-9)
+    assert driver_of(driver)(wanted).items == 60
+    assert wanted.output.read_bytes() == b"".join(sorted(right(wanted.folder).splitlines(True)))
+
+
+def test_a_pipeline_puts_items_together_by_time_without_a_load(tmp_path: Path) -> None:
+    wanted = job(tmp_path, batch=7, interval_s=1.0)
+    assert gathers(wanted)
+    assert not gathers(dataclasses.replace(wanted, interval_s=0.0))
+    assert not gathers(dataclasses.replace(wanted, load=Load(10)))
+    changed = loaded(pipeline(wanted.folder, tmp_path / "parts", batch=1), wanted, 60)
+    (source,) = [node.what for node in changed.graph.nodes.values() if node.name == "numbers"]
+    assert isinstance(source, Together)
+    reader = source.open(0, 1)
+    sizes = []
+    while not isinstance(batch := reader.read(), EndOfStream):
+        if batch is not None:
+            sizes.append(len(batch))
+    assert sum(sizes) == 60 and max(sizes) <= 7

@@ -1,0 +1,116 @@
+"""Windows that keep their rows: each comes out when the window ends, with values that depend on the others."""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import polars as pl
+
+from everstream.errors import UserError
+from everstream.pipeline.aggregation.chunks import (
+    TIME,
+    Chunks,
+    emit_overdue,
+    kept_in,
+    overdue_in,
+    redistribute_chunks,
+)
+from everstream.pipeline.aggregation.local_parts import LATE
+from everstream.pipeline.aggregation.window_functions import WindowFunction
+from everstream.pipeline.batch import Batch, columns_of
+from everstream.pipeline.event_time.window_aggregates import END, START
+from everstream.pipeline.event_time.windows import Sliding
+from everstream.pipeline.operator import Context, Operator
+from everstream.pipeline.spreading import CONTEXT_STATE, Entries, Place, merged
+from everstream.pipeline.times import NO_WATERMARK, TimeOf, in_unit
+from everstream.state.backends.memory import MemoryBackend
+
+_ROWS, _FIRED = "rows", "fired"
+_GIVEN = "__given"
+"""The times in the form in which they were given: windows have the same."""
+
+
+class WindowRows(Operator):
+    """The rows of tumbling or sliding windows, with further columns."""
+
+    def __init__(
+        self,
+        keys: list[pl.Expr],
+        time: TimeOf,
+        window: Sliding,
+        functions: Mapping[str, WindowFunction],
+    ) -> None:
+        self.keys = keys
+        self.time = time
+        self.window = window
+        self.functions = dict(functions)
+
+    def describe_state(self) -> dict[str, Any]:
+        return {"operator": "window_rows", "window": self.window.describe()}
+
+    def on_start(self, ctx: Context) -> None:
+        self.rows = Chunks(ctx.state, _ROWS, owner=ctx.operator)
+        self.fired: int = ctx.state.get(_FIRED, NO_WATERMARK)
+        emit_overdue(ctx)
+
+    def redistribute(
+        self, parts: Mapping[int, Mapping[str, Entries]], place: Place
+    ) -> dict[str, dict[Any, Any]]:
+        """A window that fired in one part counts as fired in all: no later row is older."""
+        kept = kept_in(parts)
+        owns = partial(place.owns_rows)
+        mine = redistribute_chunks(kept.values(), _ROWS, owns) | merged(kept, _FIRED, max)
+        late: list[pl.DataFrame] = []
+        for entries in kept.values():
+            own = MemoryBackend[Any, Any]()
+            own.load(redistribute_chunks([entries], _ROWS, owns))
+            after, now = (given.get(_FIRED, NO_WATERMARK) for given in (entries, mine))
+            late += self._fired(Chunks(own, _ROWS), after, now)
+        return {CONTEXT_STATE: mine | overdue_in(late, kept)}
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        frame = columns_of(batch, ctx.operator)
+        given = self.time.read(batch, ctx.operator)
+        if given.null_count():
+            raise UserError(f"'{ctx.operator}': a record has no time.")
+        times = self.time.microseconds(given)
+        rows = frame.with_columns(times.alias(TIME), given.alias(_GIVEN))
+        if ctx.watermark != NO_WATERMARK:
+            every, size = self.window.every_us, self.window.size_us
+            late = times < (ctx.watermark - size) // every * every + every
+            if late.any():
+                ctx.emit_batch(frame.filter(late), LATE)
+                rows = rows.filter(~late)
+        if not rows.is_empty():
+            self.rows.add_by_time(rows, self.window.pane_us)
+
+    def on_watermark(self, watermark: int, ctx: Context) -> None:
+        for results in self._fired(self.rows, self.fired, watermark):
+            ctx.emit_batch(results)
+            self.fired = watermark
+            ctx.state.put(_FIRED, watermark)
+        for pane in self.rows.groups:
+            if self.window.last_end(pane) <= watermark:
+                self.rows.drop(pane)
+
+    def _fired(self, rows: Chunks, after: int, watermark: int) -> Iterator[pl.DataFrame]:
+        """The results of each window that ends after `after` and has ended by now."""
+        starts = {
+            start for pane in rows.groups for start in self.window.starts(pane, after, watermark)
+        }
+        for start in sorted(starts):
+            yield self._results(rows.read(self.window.panes(start)), start)
+
+    def _results(self, rows: pl.DataFrame, start: int) -> pl.DataFrame:
+        rows = rows.sort(TIME, maintain_order=True)
+        kind = rows.get_column(_GIVEN).dtype
+        window = pl.Series([start, start + self.window.size_us], dtype=pl.Int64)
+        if isinstance(kind, pl.Datetime):
+            window = window.cast(pl.Datetime("us", kind.time_zone))
+        else:
+            window = in_unit(window, self.time.unit)
+        rows = rows.drop(TIME, _GIVEN)
+        for name, function in self.functions.items():
+            rows = function.added(name, rows, self.keys)
+        ends = [pl.lit(window[0], window.dtype), pl.lit(window[1], window.dtype)]
+        return rows.with_columns(ends[0].alias(START), ends[1].alias(END))

@@ -1,0 +1,145 @@
+"""Ranks, neighbours and running aggregates within windows, against plain programs."""
+
+from decimal import Decimal
+from typing import Any
+
+import polars as pl
+import pytest
+
+import everstream as es
+from everstream import testing
+from everstream.errors import UserError
+from everstream.pipeline.stream import Pipeline, Stream
+
+ROWS = [
+    {"item": "a", "at": 3, "price": 5},
+    {"item": "a", "at": 1, "price": 9},
+    {"item": "b", "at": 2, "price": 4},
+    {"item": "a", "at": 7, "price": 5},
+    {"item": "a", "at": 12, "price": 1},
+    {"item": "a", "at": 8, "price": None},
+]
+
+
+def source(rows: list[Any]) -> Stream:
+    return Pipeline("test").source(es.FromList(rows)).event_time("at", unit="s", lateness="5s")
+
+
+def results(rows: list[Any], **columns: Any) -> list[Any]:
+    windows = source(rows).key_by("item").window(es.Tumbling("10s"))
+    frame = windows.with_columns(**columns).collect().run(engine="local").to_polars()
+    return frame.sort("item", "at").select("item", "at", *columns).rows()
+
+
+def test_each_record_is_placed_among_those_of_its_key_and_window() -> None:
+    found = results(
+        ROWS,
+        place=es.rank("price"),
+        best=es.rank("price", descending=True, method="min"),
+        dense=es.rank("price", descending=True, method="dense"),
+        mean=es.rank("price", method="average"),
+    )
+    assert found == [
+        ("a", 1, 3, 1, 1, 3.0),
+        ("a", 3, 1, 2, 2, 1.5),
+        ("a", 7, 2, 2, 2, 1.5),
+        ("a", 8, None, None, None, None),
+        ("a", 12, 1, 1, 1, 1.0),
+        ("b", 2, 1, 1, 1, 1.0),
+    ]
+
+
+def test_neighbours_are_those_in_time() -> None:
+    found = results(ROWS, before=es.lag("at"), before_that=es.lag("at", 2), after=es.lead("price"))
+    assert found == [
+        ("a", 1, None, None, 5),
+        ("a", 3, 1, None, 5),
+        ("a", 7, 3, 1, None),
+        ("a", 8, 7, 3, None),
+        ("a", 12, None, None, None),
+        ("b", 2, None, None, None),
+    ]
+
+
+def test_aggregates_run_within_the_window() -> None:
+    found = results(
+        ROWS,
+        n=es.cumulative(es.count()),
+        total=es.cumulative(es.sum("price")),
+        mean=es.cumulative(es.avg("price")),
+        high=es.cumulative(es.max("price")),
+        low=es.cumulative(es.min("price")),
+    )
+    assert found == [
+        ("a", 1, 1, 9, 9.0, 9, 9),
+        ("a", 3, 2, 14, 7.0, 9, 5),
+        ("a", 7, 3, 19, 19 / 3, 9, 5),
+        ("a", 8, 4, 19, 19 / 3, 9, 5),
+        ("a", 12, 1, 1, 1.0, 1, 1),
+        ("b", 2, 1, 4, 4.0, 4, 4),
+    ]
+
+
+def test_running_sums_are_exact() -> None:
+    rows = [{"item": 1, "at": n, "price": Decimal("0.1")} for n in range(3)]
+    assert results(rows, total=es.cumulative(es.sum("price")))[-1][2] == Decimal("0.3")
+    rows = [{"item": 1, "at": n, "price": 2**62} for n in range(3)]
+    assert results(rows, total=es.cumulative(es.sum("price")))[-1][2] == 3 * 2**62
+
+
+def test_a_window_comes_out_once_and_late_records_at_the_side() -> None:
+    pipeline = Pipeline("best")
+    timed = pipeline.source(es.FromList(ROWS), name="prices").event_time("at", unit="s")
+    windows = timed.key_by("item").window(es.Tumbling("10s"))
+    places = windows.with_columns(place=es.rank("price", descending=True), name="ranked")
+    places.filter(pl.col("place") == 1).collect(name="best")
+    with testing.harness(pipeline) as h:
+        h.push("prices", [{"item": "a", "at": 1, "price": 5}, {"item": "a", "at": 2, "price": 7}])
+        h.watermark("prices", 9)
+        h.checkpoint()
+        h.crash("ranked:0")
+        assert not h.uncommitted("best")
+        h.watermark("prices", 10)
+        assert [row["price"] for row in h.uncommitted("best")] == [7]
+        h.checkpoint()
+        h.crash("ranked:0")
+        h.push("prices", [{"item": "a", "at": 9, "price": 8}])
+        assert [row["price"] for row in h.late("ranked")] == [8]
+        assert not [k for k in h.state("ranked") if isinstance(k, tuple)]
+        h.end()
+        assert [row["price"] for row in h.output("best")] == [7]
+
+
+def test_without_a_key_the_window_is_one() -> None:
+    windows = source(ROWS).window(es.Sliding("10s", every="5s"))
+    ranked = windows.with_columns(place=es.rank("price")).collect().run(engine="local").to_polars()
+    assert len(ranked) == 2 * len(ROWS)
+    assert ranked.filter(window_start=0).sort("place", "at").select("price", "place").rows() == [
+        (None, None),
+        (4, 1),
+        (5, 2),
+        (5, 3),
+        (9, 4),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("build", "problem"),
+    [
+        (lambda s: s.window(es.Session("1s")).with_columns(n=es.rank("x")), "tumbling or sliding"),
+        (lambda s: s.window(es.Tumbling("1s")).with_columns(), "takes es.rank"),
+        (lambda s: s.window(es.Tumbling("1s")).with_columns(n=pl.col("x")), "takes es.rank"),
+        (lambda s: s.window(es.Tumbling("1s")).with_columns(n=es.lag("x"), shards=2), "one shard"),
+        (
+            lambda s: s.key_by(lambda r: 1).window(es.Tumbling("1s")).with_columns(n=es.lag("x")),
+            "keys that are columns",
+        ),
+        (lambda s: es.lag("x", 0), "from 1 up"),
+        (lambda s: es.rank(pl.col("x")), "name of a column"),
+        (lambda s: es.rank("x", method="best"), "method='best'"),
+        (lambda s: es.cumulative(es.top_k("x", 2)), r"give es.count\(\)"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(build: Any, problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        build(source(ROWS))
