@@ -373,6 +373,10 @@ class Shard:
             return []
         return self._perform(self._protocol.on_tick(now_s, self.deliveries.total, wish))
 
+    def on_interval(self, every_s: float) -> None:
+        """The timers of the shards have another interval from now on."""
+        self._protocol.set_interval(every_s)
+
     def on_pause(self) -> None:
         self._paused = True
 

@@ -228,6 +228,8 @@ class ShardRunner:
 
     def _on_stable(self, command: Stable) -> None:
         self.sent.prune(command.received)
+        if command.every_s is not None:
+            self.shard.on_interval(command.every_s)
         numbers = command.numbers
         number = numbers[self.shard.id] if numbers else CheckpointNumber(command.epoch)
         self._perform(self.shard.on_stable(number))
