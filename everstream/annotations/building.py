@@ -10,6 +10,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from everstream.annotations import two_phase
 from everstream.annotations.checking import leaves_items_out
 from everstream.annotations.flow import NameUsage
 from everstream.annotations.glue import FreshNames, glue, packed
@@ -18,7 +19,7 @@ from everstream.annotations.stage import KEYED, RESULT
 
 SUPPORT = (
     *("AnnotatedPipeline", "Collect", "Keyed", "LoopSource", "StageOperator"),
-    *("InOrder", "frozen", "islice"),
+    *("InOrder", "StageSink", "frozen", "islice"),
 )
 """What generated code uses of ours, and of Python's."""
 
@@ -318,7 +319,7 @@ class _Builder:
         last = region.stages[-1]
         if last.outputs:
             built += self._output_sink(last, stream)
-        elif not last.collected:
+        elif not last.collected and not last.two_phase:
             results.append(f"{stream}.side_output({RESULT!r})")
         return built
 
@@ -352,6 +353,12 @@ class _Builder:
             if given is not None and not isinstance(given, ast.Constant):
                 hooks.append(f"{hook}={hook.upper()}")
                 holes[hook.upper()] = given
+        made, verb = f"{self.classes[stage.number]}({', '.join(hooks)})", f"{keyed}.process"
+        if stage.two_phase:
+            phases = [one for one in two_phase.OPTIONS if one in stage.options]
+            holes |= {one.upper(): stage.options[one] for one in phases}
+            given_phases = ", ".join(f"{one}={one.upper()}" for one in phases)
+            made, verb = f"{self.support['StageSink']}({made}, {given_phases})", ".sink"
         options = f"name={stage.name!r}, shards=1"
         if "replicate" in stage.options:
             options = f"name={stage.name!r}, shards=SHARDS"
@@ -361,12 +368,7 @@ class _Builder:
             options += f", on_error={word.value!r}"
         if stage.kept_in_order:
             options += ", ordered=True"
-        return built + glue(
-            f"{stream} = {stream}{keyed}.process({self.classes[stage.number]}"
-            f"({', '.join(hooks)}), {options})",
-            at,
-            **holes,
-        )
+        return built + glue(f"{stream} = {stream}{verb}({made}, {options})", at, **holes)
 
     def _output_sink(self, last: StageBlock, stream: str) -> list[ast.stmt]:
         number = next(i for i, r in enumerate(self.program.regions) if last in r.stages)

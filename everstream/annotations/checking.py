@@ -73,6 +73,7 @@ class _RegionCheck:
             come.append(list(arriving))
             arriving, perhaps = self._behind(stage, arriving, perhaps)
         self._check_sinks()
+        self._check_two_phase()
         self._pass_on(come)
         for stage in self.region.stages:
             self._check_order(stage)
@@ -294,6 +295,36 @@ class _RegionCheck:
                     "Say outputs=[...] in the last stage, and sink=... there.",
                 )
 
+    def _check_two_phase(self) -> None:
+        for stage in self.region.stages:
+            options, last = stage.options, stage is self.region.stages[-1]
+            if "on_rollback" in options and not stage.two_phase:
+                raise self.problem(
+                    options["on_rollback"],
+                    "on_rollback without before_snapshot and on_commit",
+                    "It rolls back what before_snapshot has prepared: say all three.",
+                )
+            if not stage.two_phase:
+                continue
+            at = options.get("on_commit", options.get("before_snapshot", stage.node))
+            if not {"on_commit", "before_snapshot"} <= options.keys():
+                raise self.problem(
+                    at,
+                    "before_snapshot and on_commit belong together",
+                    "One prepares the open transaction under a name, the other commits that name.",
+                )
+            if not last or names_in(stage, "outputs"):
+                raise self.problem(
+                    at,
+                    "only the last stage commits in two phases, and it has no outputs",
+                    "Move what is written outside into a stage of its own, the last one.",
+                )
+            for other, why in NOT_IN_TWO_PHASES.items():
+                if other in options:
+                    raise self.problem(
+                        options[other], f"a stage that commits in two phases has no {other}=", why
+                    )
+
     # What travels.
 
     def _pass_on(self, come: list[list[str]]) -> None:
@@ -380,6 +411,17 @@ class _RegionCheck:
                         f"Say es.ToStream(inputs=[{', '.join([*listed, name])}]), or leave inputs "
                         "out: then they are found.",
                     )
+
+
+NOT_IN_TWO_PHASES = {
+    "state": "Keep state in the stage before: what this one knows is in the system it writes to.",
+    "key": "Keep state in the stage before: what this one knows is in the system it writes to.",
+    "sink": "It is the sink.",
+    "on_snapshot": "Use on_commit.",
+    "on_recover": "Use on_rollback: it is called after every failure, and when a run begins.",
+    "on_error": "An item that raises ends the open transaction: check items in the stage before.",
+}
+"""Options that make no sense in such a stage -> what to do instead."""
 
 
 def _check_after(program: Program) -> None:

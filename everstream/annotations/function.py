@@ -18,6 +18,7 @@ from everstream.annotations.plain import plain_function
 from everstream.annotations.program import Program
 from everstream.annotations.reading import around, read_function
 from everstream.annotations.stage import RESULT, InOrder, StageOperator, frozen
+from everstream.annotations.two_phase import StageSink
 from everstream.connectors.collect import Collect
 from everstream.errors import UserError
 from everstream.pipeline.operator import Keyed
@@ -84,6 +85,7 @@ OURS: dict[str, Any] = {
     "Keyed": Keyed,
     "LoopSource": LoopSource,
     "StageOperator": StageOperator,
+    "StageSink": StageSink,
     "frozen": frozen,
     "islice": islice,
 }

@@ -83,6 +83,12 @@ class Stage(_Block, Generic[R]):
     on_exit: called when all is done, and before the stage is built anew after a failure; it may take
         what on_init returned.
     on_snapshot: called when a checkpoint can no longer be rolled back; it may take its number.
+    before_snapshot, on_commit: of the last stage, to write to a system of yours exactly once, in two
+        phases. before_snapshot prepares the open transaction with each checkpoint: it takes a name
+        for it, and what on_init returned. on_commit takes the name once the checkpoint can no longer
+        be rolled back, and commits it; it may be called again for the same name.
+    on_rollback: with these, called when a run begins and after every failure, with a function that
+        says of the name of a prepared transaction whether it will never be committed.
     on_recover: called after on_init if the stage has rolled back, because it or another one failed;
         it may take the reason, as text, and what on_init returned.
     on_error: "fail", "skip" or "dead_letter", or a function of the error and the item, which raises
@@ -116,6 +122,9 @@ class Stage(_Block, Generic[R]):
         on_init: Callable[[], R] | None = None,
         on_exit: Callable[[], object] | Callable[[R], object] | None = None,
         on_snapshot: Callable[[], object] | Callable[[int], object] | None = None,
+        before_snapshot: Callable[[str], object] | Callable[[str, R], object] | None = None,
+        on_commit: Callable[[str], object] | None = None,
+        on_rollback: Callable[[Callable[[str], bool]], object] | None = None,
         on_recover: Callable[[], object]
         | Callable[[str], object]
         | Callable[[str, R], object]

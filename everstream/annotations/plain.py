@@ -1,7 +1,7 @@
 """The sequential program: an annotated function without its annotations.
 
 It runs in the function's own place, with its globals, defaults and closure. Hooks are called where
-a run would call them: on_init before the loop, on_snapshot and on_exit behind it; an item on which
+a run would call them: on_init before the loop, the other hooks behind it; an item on which
 a stage with on_error raises is left out, as it is in a run.
 """
 
@@ -15,7 +15,7 @@ from everstream.annotations.glue import FreshNames, glue, packed
 from everstream.annotations.program import Program, Region, StageBlock
 from everstream.annotations.stage import call
 
-ORDER = ("on_snapshot", "on_exit")
+ORDER = ("on_snapshot", "before_snapshot", "on_commit", "on_exit")
 
 
 def plain_function(program: Program, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -26,7 +26,7 @@ def plain_function(program: Program, function: Callable[..., Any]) -> Callable[.
     helper = fresh.free("call_hook")
     body: list[ast.stmt] = []
     for region in program.regions:
-        body += [*region.before, *_region(region, fresh, helper)]
+        body += [*region.before, *_region(region, fresh, helper, program.name)]
     body += program.after
     bare = copy.copy(program.function)
     bare.args = _bare(program.function.args)
@@ -65,7 +65,7 @@ def _bare(arguments: ast.arguments) -> ast.arguments:
     return made
 
 
-def _region(region: Region, fresh: FreshNames, helper: str) -> list[ast.stmt]:
+def _region(region: Region, fresh: FreshNames, helper: str, function: str) -> list[ast.stmt]:
     before: list[ast.stmt] = []
     behind: list[ast.stmt] = []
     turn: list[ast.stmt] = list(region.prologue)
@@ -75,9 +75,11 @@ def _region(region: Region, fresh: FreshNames, helper: str) -> list[ast.stmt]:
             before += glue(f"{resource} = HOOK()", stage.node, HOOK=stage.options["on_init"])
         for hook in ORDER:
             if hook in stage.options:
-                known = resource if hook == "on_exit" and "on_init" in stage.options else "None"
-                known = "1" if hook == "on_snapshot" else known
-                text = f"{helper}(HOOK, {known})"
+                made = resource if "on_init" in stage.options else "None"
+                name = f"everstream/called/{function}/{stage.name}"
+                known = {"on_exit": made, "on_snapshot": "1", "on_commit": repr(name)}
+                known["before_snapshot"] = f"{name!r}, {made}"
+                text = f"{helper}(HOOK, {known[hook]})"
                 behind += glue(text, stage.node, HOOK=stage.options[hook])
         turn += _stage(stage, fresh)
     loop = copy.copy(region.loop)

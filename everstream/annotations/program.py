@@ -38,6 +38,11 @@ class StageBlock:
         return self.options.get("key")
 
     @property
+    def two_phase(self) -> bool:
+        """Whether it writes to a system of the user's in transactions that we commit."""
+        return "on_commit" in self.options or "before_snapshot" in self.options
+
+    @property
     def replicas(self) -> int | None:
         """As far as it can be read off; None if only a run will tell."""
         given = self.options.get("replicate")

@@ -114,7 +114,7 @@ def _judge(wanted: Counter[Hashable], got: Counter[Hashable]) -> Verdict:
     )
 
 
-class Output:
+class SinkOutput:
     """The records of one sink, with fingerprints that are taken once for all comparisons."""
 
     def __init__(self, records: Sequence[Any]) -> None:
@@ -147,10 +147,10 @@ class Difference:
         }
 
 
-def compare(sink: str, expected: Output, actual: Output) -> Difference:
+def compare(sink: str, expected: SinkOutput, actual: SinkOutput) -> Difference:
     """Compare two outputs record by record, ignoring order.
 
-    >>> rows, others = Output([{"n": [1]}, {"n": [2]}]), Output([{"n": [2]}, {"n": [2]}])
+    >>> rows, others = SinkOutput([{"n": [1]}, {"n": [2]}]), SinkOutput([{"n": [2]}, {"n": [2]}])
     >>> compare("out", rows, others).missing
     ("{'n': [1]}",)
     """
@@ -163,7 +163,7 @@ def compare(sink: str, expected: Output, actual: Output) -> Difference:
     )
 
 
-def _samples(output: Output, chosen: Mapping[Hashable, int]) -> tuple[str, ...]:
+def _samples(output: SinkOutput, chosen: Mapping[Hashable, int]) -> tuple[str, ...]:
     """The first few different ones among the chosen."""
     shown: dict[Hashable, str] = {}
     for record, mark in zip(output.records, output.prints, strict=True):

@@ -7,7 +7,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from everstream.audit.comparison import Difference, Output, compare
+from everstream.audit.comparison import Difference, SinkOutput, compare
 from everstream.audit.kill_plan import lasts_s
 from everstream.audit.rehearsal import Rehearsal, clear, collected
 from everstream.core.coordinators.recovery_report import RecoveryReport
@@ -147,8 +147,8 @@ class TrialResult:
         return self.outcome in ("stopped", "killed") and not self.timed_out
 
     @cached_property
-    def _comparable(self) -> dict[str, Output]:
-        return {sink: Output(records) for sink, records in self.outputs.items()}
+    def _comparable(self) -> dict[str, SinkOutput]:
+        return {sink: SinkOutput(records) for sink, records in self.outputs.items()}
 
     def against(self, undisturbed: "TrialResult") -> list[Difference]:
         return [

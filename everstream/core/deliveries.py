@@ -24,16 +24,29 @@ class Deliveries:
         """The counts when the newest marker came."""
         self._reached = dict.fromkeys(self._inputs, 0)
         """How far this process had come before it rolled back."""
+        self._perhaps = dict.fromkeys(self._inputs, 0)
+        """Up to here it had begun: an operator failed within these records."""
+        self._at_work: tuple[ChannelId, int] | None = None
+        """The records that are being processed: their channel, and the position of the first."""
+        self.total = 0
+        """Records given in this process, those given again included."""
         self.attempt = 1
+        self._elsewhere = False
         self.unknown = False
         """Another process had this shard before, and only that one knows how far it had come."""
 
     def give(self, channel: ChannelId, records: int) -> None:
+        self._at_work = channel, self._given[channel]
+        self.total += records
         self._given[channel] += records
+
+    def done(self) -> None:
+        """The operators are through with what they were given."""
+        self._at_work = None
 
     def emit(self, records: int) -> None:
         """A source has emitted records."""
-        self._given[self._inputs[0]] += records
+        self.give(self._inputs[0], records)
 
     def marker(self, channel: ChannelId) -> None:
         self._at_marker[channel] = self._given[channel]
@@ -44,11 +57,13 @@ class Deliveries:
     def once_given(self, channel: ChannelId | None, position: int) -> bool | None:
         """Whether the record at this position was given to this shard before a rollback.
 
-        None: not known, because the process that had the shard then is gone.
+        None: not known, because the process that had the shard then is gone, or because an operator
+        failed in the middle of a batch.
         """
-        if position < self._reached[self._inputs[0] if channel is None else channel]:
+        channel = self._inputs[0] if channel is None else channel
+        if position < self._reached[channel]:
             return True
-        return None if self.unknown else False
+        return None if self.unknown or position < self._perhaps[channel] else False
 
     def saved(self, ahead: Collection[ChannelId]) -> tuple[int, ...]:
         """For a checkpoint. What inputs that are ahead have delivered since its marker comes again."""
@@ -58,17 +73,22 @@ class Deliveries:
         )
 
     def checkpointed(self) -> None:
-        self.unknown = False
+        self.unknown = self._elsewhere
 
-    def begin(self, unknown: bool) -> None:
-        """A new process has this shard."""
-        self.unknown = unknown
+    def begin(self, unknown: bool, elsewhere: bool) -> None:
+        """A new process has this shard. elsewhere: others may work on it at any time, too."""
+        self.unknown = unknown or elsewhere
+        self._elsewhere = elsewhere
 
     def go_back(self, record: CheckpointRecord | None, attempt: int) -> None:
         """Roll back to a checkpoint (None: to the empty start)."""
         self.attempt = attempt
         for channel, given in self._given.items():
+            self._perhaps[channel] = max(given, self._perhaps[channel])
+            if self._at_work is not None and self._at_work[0] == channel:
+                given = self._at_work[1]
             self._reached[channel] = max(given, self._reached[channel])
+        self._at_work = None
         saved: dict[str, int] = {}
         if record is not None:
             names = list(record.received) or [str(self._inputs[0])]

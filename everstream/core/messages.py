@@ -36,8 +36,8 @@ class Restore:
     """What has failed; empty when a run begins."""
     attempt: int = 1
     """One more than the run had failures."""
-    continues: bool = False
-    """No record was delivered since these checkpoints: the shard only moves to another process."""
+    perhaps_elsewhere: bool = False
+    """Other processes may work on the shard, too, and their work be thrown away."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from everstream.core.protocols.base import ShardPosition, ShardProtocol
 from everstream.core.registry import PROTOCOLS, either, name_of
 from everstream.errors import GraphError
 from everstream.pipeline.checkpointing import Checkpointing, Coordinated, Uncoordinated
+from everstream.pipeline.operator import decides
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,15 @@ class Scheme:
                 "it waits for every record in its order, and with logs in memory some can be lost",
                 'Use log="durable" (--log durable), or drop ordered=True.',
             )
+        deciding = next((n for n in plan.graph.nodes.values() if decides(n.what)), None)
+        if deciding is not None and self.log == "none" and self.name != "none":
+            others = [p for p in PROTOCOLS.values() if p.logs]
+            raise GraphError(
+                deciding.name,
+                f"it defines should_checkpoint, and with {self.name} checkpoints the coordinator "
+                "decides for all shards",
+                f"Use {', '.join(protocol.in_python for protocol in others)}, or drop it.",
+            )
         if not self.cycles:
             edge = next((edge for edge in plan.graph.edges if edge.feedback), None)
             if edge is not None:
@@ -78,7 +88,12 @@ def scheme_of(checkpoint: Checkpointing | None) -> Scheme:
     if isinstance(checkpoint, Uncoordinated):
         return Scheme(
             protocol.name,
-            partial(protocol.shard, every_s=checkpoint.every_s, jitter=checkpoint.jitter),
+            partial(
+                protocol.shard,
+                every_s=checkpoint.every_s,
+                jitter=checkpoint.jitter,
+                every_records=checkpoint.every_records,
+            ),
             log=checkpoint.log,
             cycles=protocol.cycles,
             exactly_once=protocol.exactly_once and checkpoint.log == "durable",

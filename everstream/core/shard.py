@@ -259,8 +259,8 @@ class Shard:
         """Forget everything of the present generation."""
         generation = command.generation
         if self._status is ShardStatus.NEW:
-            moves = isinstance(command, Restore) and command.continues
-            self.deliveries.begin(not moves and bool(records or command.reason))
+            elsewhere = isinstance(command, Restore) and command.perhaps_elsewhere
+            self.deliveries.begin(bool(records or command.reason), elsewhere)
         self._move(ShardStatus.RESTORING, f"generation {generation} from {number}")
         self._generation = generation
         self._channels.begin(generation)
@@ -368,10 +368,10 @@ class Shard:
             return []
         return self._perform(self._protocol.on_command(command))
 
-    def on_tick(self, now_s: float) -> list[Instruction]:
+    def on_tick(self, now_s: float, wish: bool | None = None) -> list[Instruction]:
         if self._status is not ShardStatus.RUNNING or self._halted:
             return []
-        return self._perform(self._protocol.on_tick(now_s))
+        return self._perform(self._protocol.on_tick(now_s, self.deliveries.total, wish))
 
     def on_pause(self) -> None:
         self._paused = True

@@ -86,6 +86,10 @@ class Coordinated:
 class Uncoordinated:
     """Each shard checkpoints on its own timer: every `every`, plus or minus a share `jitter`.
 
+    Or after it was given `every_records` records (a source: has emitted them), or by whichever comes
+    first. Without either, every 30 seconds. An operator can ask for a checkpoint or postpone one
+    with `should_checkpoint`.
+
     Senders log what they send, so after a failure only the shards that need to roll back do. With
     log="durable", results are exactly-once. With log="memory", a log is lost with its process,
     and so is what was in transit from it: the run counts these records and reports the number. On
@@ -93,20 +97,26 @@ class Uncoordinated:
     `CommunicationInduced`.
     """
 
-    every: str | float = "30s"
+    every: str | float | None = None
     jitter: float = 0.1
     log: KeptLog = "durable"
+    every_records: int | None = None
 
     def __post_init__(self) -> None:
-        if seconds(self.every) <= 0:
+        if self.every_records is not None and self.every_records < 1:
+            raise UserError(f"every_records={self.every_records!r} must be at least 1.")
+        if self.every is not None and seconds(self.every) <= 0:
             raise UserError(f"every={self.every!r}: the time between checkpoints must be positive.")
         if not 0 <= self.jitter < 1:
             raise UserError(f"jitter={self.jitter!r} is a share of the time: from 0 to below 1.")
         _one_of("log", self.log, get_args(KeptLog))
 
     @property
-    def every_s(self) -> float:
-        return seconds(self.every)
+    def every_s(self) -> float | None:
+        """30 seconds unless only `every_records` was given."""
+        if self.every is not None:
+            return seconds(self.every)
+        return None if self.every_records is not None else 30.0
 
 
 @dataclass(frozen=True)
@@ -160,11 +170,12 @@ def in_words(
         if log is not None:
             raise UserError(f"the protocol {protocol} keeps no log: remove log.")
         return replace(choice, every_records=every_records, **given)
-    if every_records is not None or every == AUTO:
+    if every == AUTO:
         raise UserError(
             f"with the protocol {protocol} each shard has its own timer: give a time with every, "
             "such as 5s."
         )
+    given["every_records"] = every_records
     if log is not None:
         given["log"] = log
     return replace(choice, **given)

@@ -24,4 +24,5 @@ class Envelope:
     """1 until a failure makes this shard roll back; from then on one more than the run had failures."""
     reprocessed: bool | None
     """Whether this shard was given the record before a rollback. None: that is not known, because the
-    process that had the shard then is gone. After the first checkpoint since, records count as new."""
+    process that had the shard then is gone, or an operator failed in the batch that had the record.
+    After the first checkpoint since the process went, records count as new."""

@@ -529,6 +529,16 @@ class Operator:
         if not ctx.tolerates(error):
             raise error
 
+    def should_checkpoint(self, ctx: Context) -> bool | None:
+        """Whether this shard should checkpoint now, for example because its state is small.
+
+        True: now, if there were records since the last one. False: not now; a checkpoint that is due
+        is postponed, until the interval has passed twice. None (default): when it is due. Asked
+        every few milliseconds between two batches, under `es.Uncoordinated` and
+        `es.CommunicationInduced`. Forced checkpoints are taken in any case.
+        """
+        return None
+
     def before_checkpoint(self, ctx: Context) -> None:
         """Called right before the state is saved: put everything that belongs to it into it.
 
@@ -540,6 +550,12 @@ class Operator:
 
     def on_commit(self, checkpoint: int, ctx: Context) -> None:
         """Everything up to this checkpoint is stable: it will never be rolled back."""
+
+
+def decides(what: object) -> bool:
+    """Whether an operator has its own idea of when to checkpoint."""
+    own = isinstance(what, Operator) and type(what).should_checkpoint
+    return bool(own) and own is not Operator.should_checkpoint
 
 
 def without_key(batch: Batch, keying: Keying, ctx: Context) -> list[int]:

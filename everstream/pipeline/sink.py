@@ -155,6 +155,9 @@ class Sink(ABC):
     """What it guarantees when there are failures."""
     max_shards: int | None = None
     """How many shards can write to this sink; None for any number."""
+    permanent_process = False
+    """Whether a shard needs one process for the whole run: only its next process may roll back what
+    it has prepared."""
 
     @abstractmethod
     def open(self, shard: SinkShard) -> Writer:

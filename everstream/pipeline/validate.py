@@ -16,7 +16,15 @@ from everstream.pipeline.state_backend import check_state_backend
 
 _METHODS = (
     *("process", "process_batch", "on_start", "on_recover", "on_end", "on_stop"),
-    *("on_error", "before_checkpoint", "on_checkpoint", "on_commit", "on_watermark", "on_timer"),
+    *(
+        "on_error",
+        "should_checkpoint",
+        "before_checkpoint",
+        "on_checkpoint",
+        "on_commit",
+        "on_watermark",
+        "on_timer",
+    ),
 )
 _NOT_PLAIN = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 

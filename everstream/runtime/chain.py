@@ -33,6 +33,7 @@ from everstream.pipeline.operator import (
     Moment,
     Operator,
     bind_state,
+    decides,
     process_tolerantly,
     without_key,
 )
@@ -525,6 +526,15 @@ class ChainStages:
                 self._process(target, batch, judged)
             else:
                 target.collect(batch)
+
+    def should_checkpoint(self) -> bool | None:
+        """What the operators say: one that wants a checkpoint counts before one that does not."""
+        wishes: set[bool | None] = set()
+        for stage in self.stages.values():
+            if stage.operator is not None and decides(stage.operator):
+                self._enter(stage)
+                wishes.add(stage.operator.should_checkpoint(stage.ctx))
+        return True if True in wishes else (False if False in wishes else None)
 
     # What a checkpoint saves of the operators, and which output is prepared, durable or committed.
 

@@ -55,6 +55,7 @@ from everstream.core.shard import Shard
 from everstream.core.status import ShardStatus
 from everstream.errors import CorruptObject, EnvironmentFault, EverstreamError, said
 from everstream.pipeline.envelope import Envelope
+from everstream.pipeline.operator import decides
 from everstream.pipeline.source import EndOfStream
 from everstream.pipeline.state_backend import key_group, on_disk
 from everstream.pipeline.tuning import Tuning
@@ -146,6 +147,9 @@ class ShardRunner:
         """Frames of zombies that were dropped."""
         self.use = TimeUse() if measures else NoUse()
         self._measures = measures
+        self._asks_operators = any(decides(plan.graph.nodes[name].what) for name in operators)
+        self._wish: bool | None = None
+        """What the operators say about a checkpoint."""
         self.took_s = 0.0
         """The last step."""
         self._alignment = Alignment()
@@ -233,7 +237,13 @@ class ShardRunner:
     def on_tick(self, now_s: float) -> None:
         # A shard's timer waits for its last capture: another would hold all of the state again.
         if not self._snapshots.saving:
-            self._perform(self.shard.on_tick(now_s))
+            if self._asks_operators and self.shard.works:
+                self._guarded(self._ask_operators)
+            wish, self._wish = self._wish, None
+            self._perform(self.shard.on_tick(now_s, wish))
+
+    def _ask_operators(self) -> None:
+        self._wish = self.chain.should_checkpoint()
 
     def on_frame(self, frame: Frame) -> None:
         if not self.shard.accepts(frame):
@@ -538,6 +548,7 @@ class ShardRunner:
             self.chain.piece = (frame.channel, records)
             self.chain.process(batch, self.sides[frame.channel], last=last)
             self.chain.piece = None
+            self.shard.deliveries.done()
         if watermark is not None:
             # Windows that end here cost the same, however few records come with the watermark.
             advancing_s = self.engine.clock_s()
@@ -577,6 +588,7 @@ class ShardRunner:
             self.shard.deliveries.emit(len(part))
             self.chain.piece = (None, len(part))
             self.chain.forward(part, last=not rest)
+            self.shard.deliveries.done()
             self.processed += len(part)
             self._flush(self.shard.next_ordinal(), len(part))
             self.pace.note(len(part), self.engine.clock_s() - began_s)

@@ -45,6 +45,7 @@ CLASSES: Final = {
     "rejected": "everstream.pipeline.rejects:Rejected",
     "sink-shard": "everstream.pipeline.sink:SinkShard",
     "spilled-frames": "everstream.runtime.spilled:Spilled",
+    "stage-transaction": "everstream.annotations.two_phase:StageTransaction",
     "stream-offset": "everstream.connectors.spark.landed:StreamOffset",
     "table-transaction": "everstream.connectors.sql.tables:TableTransaction",
     "webhook-transaction": "everstream.connectors.webhook:WebhookTransaction",

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
-from everstream.audit.comparison import Output, fingerprint
+from everstream.audit.comparison import SinkOutput, fingerprint
 from everstream.audit.comparison import compare as differences_of
 from everstream.core.orders import Outcome
 from everstream.core.plan import make_plan, shard_counts
@@ -265,7 +265,7 @@ class _Subject:
         lines = list(found.history.violations)
         for sink in self._differing(expected, found):
             records, got = expected.outputs[sink], found.outputs[sink]
-            difference = differences_of(sink, Output(records), Output(got))
+            difference = differences_of(sink, SinkOutput(records), SinkOutput(got))
             if difference.verdict.exact:
                 lines.append(f"sink '{sink}': the same records in another order: {got[:10]!r} ...")
                 continue
@@ -357,7 +357,7 @@ def _cut(batch: Batch) -> list[Batch]:
 def _same(expected: Sequence[Any], found: Sequence[Any], *, ordered: bool = False) -> bool:
     if ordered:
         return [*map(fingerprint, expected)] == [*map(fingerprint, found)]
-    return differences_of("", Output(expected), Output(found)).verdict.exact
+    return differences_of("", SinkOutput(expected), SinkOutput(found)).verdict.exact
 
 
 def _fixed(graph: Graph) -> frozenset[str]:

@@ -445,7 +445,7 @@ class Harness:
 def unprompted(checkpoint: Checkpointing) -> Scheme:
     """The protocol, with checkpoints only when they are requested."""
     if isinstance(checkpoint, Uncoordinated):
-        checkpoint = replace(checkpoint, every=NEVER)
+        checkpoint = replace(checkpoint, every=NEVER, every_records=None)
     return scheme_of(checkpoint)
 
 

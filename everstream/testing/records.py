@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from everstream.audit.comparison import Output, compare, fingerprint
+from everstream.audit.comparison import SinkOutput, compare, fingerprint
 
 SHOWN = 5
 """How many positions with another record are shown."""
@@ -20,7 +20,7 @@ def difference(found: Sequence[Any], expected: Sequence[Any]) -> list[str]:
     ['the output has 3 record(s), and 3 are expected', '  missing:  3', '  too many: 2']
     """
     lines = [f"the output has {len(found)} record(s), and {len(expected)} are expected"]
-    told = compare("", Output(expected), Output(found))
+    told = compare("", SinkOutput(expected), SinkOutput(found))
     lines += [f"  missing:  {text}" for text in told.missing]
     lines += [f"  too many: {text}" for text in told.surplus]
     if told.verdict.exact:

@@ -8,7 +8,7 @@ import pytest
 
 import everstream as es
 from everstream import testing
-from tests.runtime.test_recovering import CHOICES
+from tests.protocol_choices import CHOICES
 
 CALLS: list[Any] = []
 

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from everstream.audit.comparison import Output, compare, fingerprint
+from everstream.audit.comparison import SinkOutput, compare, fingerprint
 
 
 class Plain:
@@ -74,19 +74,19 @@ def test_a_record_that_holds_itself_is_compared_as_well() -> None:
 
 def test_a_lost_a_doubled_and_a_changed_record_are_counted_and_shown() -> None:
     expected = [{"n": [n]} for n in range(10)]
-    assert compare("out", Output(expected), Output(expected[::-1])).verdict.exact
-    lost = compare("out", Output(expected), Output(expected[1:]))
+    assert compare("out", SinkOutput(expected), SinkOutput(expected[::-1])).verdict.exact
+    lost = compare("out", SinkOutput(expected), SinkOutput(expected[1:]))
     assert (lost.verdict.lost, lost.verdict.duplicated) == (1, 0)
     assert (lost.missing, lost.surplus) == (("{'n': [0]}",), ())
-    doubled = compare("out", Output(expected), Output([*expected, {"n": [4]}, {"n": [4]}]))
+    doubled = compare("out", SinkOutput(expected), SinkOutput([*expected, {"n": [4]}, {"n": [4]}]))
     assert (doubled.verdict.lost, doubled.verdict.duplicated) == (0, 2)
     assert doubled.surplus == ("{'n': [4]}",)
-    changed = compare("out", Output(expected), Output([*expected[1:], {"n": [-1]}]))
+    changed = compare("out", SinkOutput(expected), SinkOutput([*expected[1:], {"n": [-1]}]))
     assert (changed.verdict.lost, changed.verdict.duplicated) == (1, 1)
 
 
 def test_only_a_few_samples_are_shown_and_long_ones_are_cut() -> None:
-    different = compare("out", Output(["x" * 500 + str(n) for n in range(100)]), Output([]))
+    different = compare("out", SinkOutput(["x" * 500 + str(n) for n in range(100)]), SinkOutput([]))
     assert different.verdict.lost == 100
     assert len(different.missing) == 3
     assert all(len(sample) <= 120 for sample in different.missing)

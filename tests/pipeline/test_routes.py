@@ -18,8 +18,8 @@ from everstream.simulation.outside import OutsideSink
 from everstream.simulation.shapes import Shape
 from everstream.simulation.storm import scheme_for
 from everstream.simulation.world import World
-from tests.engine.tasks.test_rescaling import Heard
-from tests.runtime.test_recovering import CHOICES
+from tests.hearing import Heard
+from tests.protocol_choices import CHOICES
 
 
 class Where(es.Operator):

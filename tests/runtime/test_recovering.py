@@ -6,14 +6,8 @@ import pytest
 
 import everstream as es
 from everstream import testing
+from tests.protocol_choices import CHOICES
 
-CHOICES: dict[str, Any] = {
-    "aligned": es.Coordinated(),
-    "unaligned": es.Coordinated(mode="unaligned"),
-    "uncoordinated": es.Uncoordinated(),
-    "hmnr": es.CommunicationInduced(rule="hmnr"),
-    "bcs": es.CommunicationInduced(rule="bcs"),
-}
 HEARD: list[tuple[str, ...]] = []
 
 

@@ -134,8 +134,11 @@ class ShardProtocol:
         """The coordinator asks for a checkpoint. Only sources receive this."""
         return ()
 
-    def on_tick(self, now_s: float) -> Sequence[Ask]:
-        """Time has passed."""
+    def on_tick(self, now_s: float, records: int = 0, wish: bool | None = None) -> Sequence[Ask]:
+        """Time has passed, and this many records in all.
+
+        wish: of the operators: True to checkpoint now, False to postpone, None for neither.
+        """
         return ()
 
     def piggyback(self, channel: ChannelId) -> bytes:

@@ -22,8 +22,14 @@ _FAR = np.int64(1) << 62
 class BCS(UncoordinatedProtocol):
     """One clock: a frame from a later one forces a checkpoint."""
 
-    def __init__(self, place: ShardPosition, every_s: float, jitter: float) -> None:
-        super().__init__(place, every_s, jitter)
+    def __init__(
+        self,
+        place: ShardPosition,
+        every_s: float | None,
+        jitter: float,
+        every_records: int | None = None,
+    ) -> None:
+        super().__init__(place, every_s, jitter, every_records)
         self.lc = 0
 
     def checkpoint_first(self, frame: Frame) -> Sequence[Ask]:
@@ -49,10 +55,20 @@ class BCS(UncoordinatedProtocol):
 
 
 class HMNR(UncoordinatedProtocol):
-    """Clocks and checkpoint counts of the whole component, and whom this shard has sent to."""
+    """Clocks and checkpoint counts of the whole component, and whom this shard has sent to.
 
-    def __init__(self, place: ShardPosition, every_s: float, jitter: float) -> None:
-        super().__init__(place, every_s, jitter)
+    The empty start is each shard's first checkpoint. Without it, a shard that has taken none could
+    not tell its count from that of a shard that has never heard of it, and would be forced for it.
+    """
+
+    def __init__(
+        self,
+        place: ShardPosition,
+        every_s: float | None,
+        jitter: float,
+        every_records: int | None = None,
+    ) -> None:
+        super().__init__(place, every_s, jitter, every_records)
         n = len(place.cycle)
         self.index = {shard: k for k, shard in enumerate(place.cycle)}
         self.i = self.index.get(place.id, 0)
@@ -61,6 +77,7 @@ class HMNR(UncoordinatedProtocol):
         self.taken = np.zeros(n, np.int64)
         self.sent_to = np.zeros(n, np.bool_)
         self.min_to = np.full(n, _FAR)
+        self.on_checkpoint(forced=False)
 
     def piggyback(self, channel: ChannelId) -> bytes:
         k = self.index.get(channel.receiver)
@@ -115,6 +132,8 @@ class HMNR(UncoordinatedProtocol):
             setattr(self, name, np.array(variables.get(name, [0] * n), np.int64))
         self.sent_to = np.zeros(n, np.bool_)
         self.min_to = np.full(n, _FAR)
+        if "ckpt" not in variables:
+            self.on_checkpoint(forced=False)
 
     def _parse(self, frame: Frame) -> np.ndarray[Any, np.dtype[np.int64]]:
         return np.frombuffer(frame.piggyback, np.int64).reshape(3, -1)

@@ -4,6 +4,7 @@ Shards do not wait for each other. Senders log their frames, so frames in transi
 checkpoints can be replayed; which checkpoints fit together is computed after a failure.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -20,27 +21,48 @@ from everstream.pipeline.keys import stable_hash
 
 
 class UncoordinatedProtocol(ShardProtocol):
-    """A checkpoint every `every_s` seconds, each time a little earlier or later."""
+    """A checkpoint every `every_s` seconds, each time a little earlier or later, or `every_records`.
+
+    Operators may ask for one earlier, or postpone one: until the interval has passed twice.
+    """
 
     keeps_positions: ClassVar[bool] = True
     obeys_everywhere: ClassVar[bool] = True
 
-    def __init__(self, place: ShardPosition, every_s: float, jitter: float) -> None:
+    def __init__(
+        self,
+        place: ShardPosition,
+        every_s: float | None,
+        jitter: float,
+        every_records: int | None = None,
+    ) -> None:
         super().__init__(place)
         self.every_s = every_s
+        self.every_records = every_records
         self.jitter = jitter
         self.number = 0
         """The newest checkpoint, local or forced."""
-        self._due_s: float | None = None
+        self._due_s = math.inf
+        self._interval_s = math.inf
+        self._counted_from = 0
+        """The records there were when the timer was set."""
         self._timer_set = False
 
-    def on_tick(self, now_s: float) -> Sequence[Ask]:
+    def on_tick(self, now_s: float, records: int = 0, wish: bool | None = None) -> Sequence[Ask]:
         if not self._timer_set:
             self._timer_set = True
-            self._due_s = now_s + self._wait_s()
-        if self._due_s is None or now_s < self._due_s:
-            return ()
-        return [self.take()]
+            self._interval_s = self._wait_s()
+            self._due_s = now_s + self._interval_s
+            self._counted_from = records
+        new = records - self._counted_from
+        if wish and new:
+            return [self.take()]
+        most = math.inf if self.every_records is None else self.every_records
+        if wish is False:
+            due = now_s >= self._due_s + self._interval_s or new >= 2 * most
+        else:
+            due = now_s >= self._due_s or new >= most
+        return [self.take()] if due else ()
 
     def on_command(self, command: StartCheckpoint) -> Sequence[Ask]:
         """Take a checkpoint now, because a caller waits for it, or to stop with it."""
@@ -68,5 +90,7 @@ class UncoordinatedProtocol(ShardProtocol):
 
     def _wait_s(self) -> float:
         """Derived from shard name and checkpoint number, so that a run can be repeated."""
+        if self.every_s is None:
+            return math.inf
         chance = stable_hash((str(self.place.id), self.number)) % 1_000_001 / 1_000_000
         return self.every_s * (1 + self.jitter * (2 * chance - 1))

@@ -117,8 +117,6 @@ class Epochs:
         self._highest = max((manifest.epoch for manifest in self.manifests), default=NO_EPOCH)
         """The highest epoch ever used: no number is used twice."""
         self._epoch_began_s = self.clock_s()
-        self._has_taken = False
-        """The newest stable epoch is of this run."""
         self.caught_up = False
         """The last epoch has read all available input."""
         self.all_read = False
@@ -221,7 +219,6 @@ class Epochs:
             tuning=self.tuning,
             reason=self.recoveries.reason,
             attempt=self.recoveries.attempt,
-            continues=self._has_taken and not self.recoveries.reason,
             closing=closing,
         )
 
@@ -240,7 +237,6 @@ class Epochs:
         before = self.stable
         self.manifests = [manifest, *self.manifests][:KEPT_MANIFESTS]
         self._highest = manifest.epoch
-        self._has_taken = True
         self.watcher.reached(Point.AFTER_PREPARE)
         self._commit(verdict.reports)
         self.watcher.reached(Point.AFTER_COMMIT)

@@ -44,8 +44,6 @@ class Order:
     """What has failed since the newest stable epoch; empty if nothing has."""
     attempt: int = 1
     """One more than the run had failures."""
-    continues: bool = False
-    """This run has taken the newest stable epoch, and nothing has failed since."""
     closing: bool = False
     """The run is over: shards read nothing, learn the stable epoch and close."""
 

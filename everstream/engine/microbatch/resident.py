@@ -147,7 +147,7 @@ class Resident:
                 records,
                 reason=reason,
                 attempt=attempt,
-                continues=order.continues and not reason,
+                perhaps_elsewhere=True,  # Spark may repeat a task, and tells nobody
             )
         )
         self.runner.on_command(Resume(generation, {}))

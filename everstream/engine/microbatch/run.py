@@ -44,6 +44,7 @@ from everstream.events import (
 from everstream.pipeline.checkpointing import Coordinated
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.operator import Operator
+from everstream.pipeline.sink import Sink
 from everstream.pipeline.state_backend import any_on_disk
 from everstream.pipeline.tuning import tunable_in
 from everstream.state.blobs import Blobs
@@ -105,6 +106,12 @@ def _check(config: RunConfig, plan: Plan) -> None:
             'engine="microbatch" Spark may run a shard anywhere in each epoch. Leave state="disk" '
             'out, or use engine="tasks".'
         )
+    for node in plan.graph.of_kind(Kind.SINK):
+        if isinstance(node.what, Sink) and node.what.permanent_process:
+            raise UserError(
+                f"'{node.name}' prepares transactions that only its next process may roll back: with "
+                'engine="microbatch" Spark may run a shard anywhere, and twice. Use engine="tasks".'
+            )
     if config.always_tcp:
         raise UserError(
             'transport="tcp" is for engine="tasks"; with engine="microbatch" Spark moves the '

@@ -17,7 +17,7 @@ from everstream.engine.settings.options import RunConfig
 from everstream.events import Note, Progressed, RunEnded, RunEvent, RunStatus
 from everstream.observability.history.tracing import tracing
 from everstream.observability.history.writer import HistoryWriter
-from everstream.pipeline.checkpointing import Coordinated, EngineName
+from everstream.pipeline.checkpointing import EngineName
 from everstream.state.signing import blobs_at
 
 
@@ -110,7 +110,7 @@ def about(config: RunConfig, engine: EngineName, store: str, spark_ui: str | Non
     """The options of this run for its history: nothing that could be secret."""
     checkpoint, policy = config.checkpoint, config.policy
     protocol = name_of(checkpoint)
-    every_records = checkpoint.every_records if isinstance(checkpoint, Coordinated) else None
+    every_records = checkpoint.every_records if checkpoint is not None else None
     options = {
         "engine": engine,
         "checkpoints": protocol,

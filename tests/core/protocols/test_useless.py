@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from everstream.core.frames import Frame
-from everstream.core.protocols.base import Ask
+from everstream.core.ids import ChannelId, ShardId
+from everstream.core.protocols.base import Ask, ShardPosition
 from everstream.core.protocols.induced import BCS, HMNR
 from everstream.core.protocols.uncoordinated import UncoordinatedProtocol
 
-from .harness import Make, Net, make_bcs, make_hmnr, make_uncoordinated, random_net
+from .harness import Make, Net, frame, make_bcs, make_hmnr, make_uncoordinated, random_net
 
 HISTORIES = 320
 STEPS = 120
@@ -44,6 +45,36 @@ def test_hmnr_forces_fewer_checkpoints_than_bcs_and_both_force_some() -> None:
     hmnr = sum(history(seed, make_hmnr).forced for seed in range(HISTORIES))
     bcs = sum(history(seed, make_bcs).forced for seed in range(HISTORIES))
     assert 0 < hmnr < 0.9 * bcs
+
+
+def test_hmnr_counts_the_empty_start_as_a_checkpoint_and_forces_fewer_for_it() -> None:
+    with_start = sum(history(seed, make_hmnr).forced for seed in range(HISTORIES))
+
+    class WithoutStart(HMNR):
+        def __init__(self, place: ShardPosition, every_s: float, jitter: float) -> None:
+            super().__init__(place, every_s, jitter)
+            self.clock[:] = self.ckpt[:] = self.taken[:] = 0
+
+    def make(place: ShardPosition) -> HMNR:
+        return WithoutStart(place, 1.0, 0.0)
+
+    assert with_start < 0.95 * sum(history(seed, make).forced for seed in range(HISTORIES))
+
+
+def test_a_shard_is_not_forced_by_one_that_never_heard_of_it() -> None:
+    a, b = ShardId("a", 0), ShardId("b", 0)
+    there, back = ChannelId(0, a, b), ChannelId(1, b, a)
+    first = HMNR(ShardPosition(a, (back,), (there,), (a, b)), 1.0, 0.0)
+    second = HMNR(ShardPosition(b, (there,), (back,), (a, b)), 1.0, 0.0)
+    first.take()
+    for protocol in (second, _again(second)):
+        assert not protocol.checkpoint_first(frame(there, 1, first.piggyback(there)))
+
+
+def _again(protocol: HMNR) -> HMNR:
+    """Back at the empty start."""
+    protocol.restore({}, ())
+    return protocol
 
 
 @pytest.mark.parametrize("make", [make_hmnr, make_bcs])

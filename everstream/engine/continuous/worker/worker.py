@@ -163,7 +163,7 @@ class Worker:
         """The plan with which this process continues, as another worker."""
         self.progress_every_s = task.progress_every_s
         self.progress_due_s = 0.0
-        self._told: dict[ShardId, tuple[Any, float]] = {}
+        self._told: dict[ShardId, tuple[object, float]] = {}
         """The last report of each shard's progress, and its time."""
         self._idle = False
 
