@@ -20,7 +20,7 @@ GROUPS = {
     "Watch and change a run": ("ui", "top", "tune", "scale"),
     "Look into a store": ("check", "checkpoints", "state", "rewind", "savepoint"),
     "Test and plan": ("audit", "simulate", "advise", "annotate"),
-    "Measure (needs `pip install everstream-lab`)": ("bench", "apps", "model"),
+    "Measure (needs `pip install everstream-lab`)": ("bench", "apps", "model", "reproduce"),
 }
 """All commands, in the order of the page. A test checks that none is missing."""
 

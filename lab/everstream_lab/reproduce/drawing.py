@@ -10,6 +10,8 @@ from everstream_lab.reproduce.exhibit import Exhibit, Found, Panel, Place, Point
 
 MOST_MARKED = 40
 """A curve with more points is drawn without marks."""
+MOST_TICKS = 6
+"""With fewer places across, each has its mark."""
 Curves = Mapping[str, Sequence[tuple[Place, Estimate]]]
 
 
@@ -59,7 +61,7 @@ def _picture(exhibit: Exhibit, panel: Panel, ours: Curves, theirs: Curves, path:
         elif axis.get_ylim()[0] > 0:
             axis.set_ylim(bottom=0)
         if len(curves) > 1:
-            axis.legend(frameon=False, fontsize=7, ncols=1 if len(curves) < 8 else 2)
+            axis.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return save(figure, path)
 
 
@@ -70,6 +72,11 @@ def _half(one: Estimate) -> float:
 def _lines(axis: Any, curves: Curves) -> None:
     from matplotlib import colormaps
 
+    places = sorted(
+        {at for points in curves.values() for at, _ in points if not isinstance(at, str)}
+    )
+    if len(places) <= MOST_TICKS:
+        axis.set_xticks(places, [f"{at:g}" for at in places])
     for number, (name, points) in enumerate(curves.items()):
         some = [(at, one) for at, one in points if not isinstance(at, str)]
         marker = "o" if len(some) <= MOST_MARKED else ""

@@ -77,7 +77,8 @@ def _index(inventory: Inventory, every: Sequence[Shown], results: Results) -> st
         "",
         "This page lists every table and figure with numbers in the five papers that Everstream is "
         "built from: the command that regenerates it, and what came of it. A statement is one thing "
-        "that a paper says about a table or figure, with a number.",
+        "that a paper says about a table or figure, with a number. What follows *because* is the usual "
+        "reason, not the result of an investigation.",
         "",
         *_setting(results),
         "",

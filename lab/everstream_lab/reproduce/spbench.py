@@ -255,8 +255,8 @@ EXHIBITS = (
                 Statement(f"{application}: CPU of the sequential program", 100.0,
                           partial(_mean, quantity="CPU over time", curve=application),
                           tolerance=0.25, unit=" %",
-                          otherwise="OpenCV and the index use threads of their own, and the run "
-                          "is short")
+                          otherwise="other programs use the cores, too, and a short run begins and "
+                "ends idle")
                 for application in FARMS
             ),
             Statement("bzip2's variation of throughput against ferret's", None,

@@ -91,7 +91,8 @@ def test_a_quick_run_is_foreseen_to_take_about_twenty_minutes() -> None:
 
 def test_one_paper_can_be_chosen_and_a_wrong_name_is_answered_with_the_right_one() -> None:
     own = INVENTORY.of("queueing")
-    assert {one.paper for one in (*own.exhibits, *own.experiments)} == {"queueing"}
+    assert {one.paper for one in own.exhibits} == {"queueing"}
+    assert {one.paper for one in own.experiments} == {"queueing"}
     assert INVENTORY.of("all") is INVENTORY
     with pytest.raises(UserError, match="did you mean 'ferdis'"):
         INVENTORY.of("ferdiss")
