@@ -13,9 +13,9 @@ import cloudpickle
 
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch
+from everstream.pipeline.keyed_state.spreading import Spread
 from everstream.pipeline.keys import KEY_GROUPS, Keying
 from everstream.pipeline.operator import Context, Operator
-from everstream.pipeline.spreading import Spread
 from everstream.state.freezing import is_steady
 
 RESULT = "result"

@@ -38,9 +38,9 @@ from everstream.engine.store_session import (
 )
 from everstream.errors import StoreError
 from everstream.events import Note, Resumed
+from everstream.pipeline.keyed_state.backend_choice import any_on_disk, placed
 from everstream.pipeline.keys import KEY_GROUPS
 from everstream.pipeline.options import RunOptions, RunOptionsDict
-from everstream.pipeline.state_backend import any_on_disk, placed
 from everstream.pipeline.stream import Pipeline
 from everstream.runtime.sendable import check_sendable
 from everstream.state.backends.table import require_engine

@@ -22,8 +22,8 @@ from everstream.errors import UserError
 from everstream.inspection.checkpoints import open_store
 from everstream.inspection.operator_state import known_operators
 from everstream.pipeline.describing import A_FUNCTION
+from everstream.pipeline.keyed_state.spreading import CONTEXT_STATE
 from everstream.pipeline.keys import Keying
-from everstream.pipeline.spreading import CONTEXT_STATE
 from everstream.state.freezing import is_steady
 from everstream.state.migrating import Outdated
 from everstream.state.objects import ObjectRef

@@ -1,5 +1,6 @@
-"""What is known about the record that an operator is processing, besides the record."""
+"""What an operator can ask besides its records: where a record comes from, and the plan of the run."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -26,3 +27,18 @@ class Envelope:
     """Whether this shard was given the record before a rollback. None: that is not known, because the
     process that had the shard then is gone, or an operator failed in the batch that had the record.
     After the first checkpoint since the process went, records count as new."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanView:
+    """A read-only view of the plan of a run. Operators get it with `ctx.plan`."""
+
+    operator: str
+    shard: int
+    """The number of this shard, from 0."""
+    worker: int
+    """The number of the worker that runs this shard, from 0."""
+    workers: int
+    """How many workers there are."""
+    shards: Mapping[str, int]
+    """Operator -> how many shards it has, sources and sinks included. Cannot be changed."""

@@ -20,7 +20,7 @@ from everstream.errors import EverstreamError, UserError
 from everstream.pipeline.batch import Batch, joined, records_of
 from everstream.pipeline.calls.services import CallServices
 from everstream.pipeline.checkpointing import StateKind as StateKind
-from everstream.pipeline.envelope import Envelope
+from everstream.pipeline.envelope import Envelope, PlanView
 from everstream.pipeline.event_time.lateness import RecordWatermarks
 from everstream.pipeline.event_time.timers import TIMERS_STATE, Timers
 from everstream.pipeline.keyed_state.expiry import (
@@ -30,16 +30,15 @@ from everstream.pipeline.keyed_state.expiry import (
     TimeToLive,
     TtlTime,
 )
-from everstream.pipeline.keys import Keying
-from everstream.pipeline.plan_view import PlanView
-from everstream.pipeline.rejects import OnError, Rejected, describe
-from everstream.pipeline.spreading import (
+from everstream.pipeline.keyed_state.spreading import (
     CONTEXT_STATE,
     Entries,
     Place,
     Spread,
     redistribute_entries,
 )
+from everstream.pipeline.keys import Keying
+from everstream.pipeline.rejects import OnError, Rejected, describe
 from everstream.pipeline.times import NO_WATERMARK, TimeOf
 from everstream.state.backends.memory import MemoryBackend
 from everstream.state.backends.protocol import StateBackend

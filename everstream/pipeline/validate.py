@@ -8,11 +8,11 @@ import polars as pl
 
 from everstream.errors import GraphError
 from everstream.pipeline.graph import Broadcast, ByKey, ByRoute, Edge, Graph, Kind, Node, OnDemand
+from everstream.pipeline.keyed_state.backend_choice import check_state_backend
 from everstream.pipeline.operator import OUT, Operator
 from everstream.pipeline.operators.builtin import Filter, Select, WithColumns
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
-from everstream.pipeline.state_backend import check_state_backend
 
 _METHODS = (
     *("process", "process_batch", "on_start", "on_recover", "on_end", "on_stop"),

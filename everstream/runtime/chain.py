@@ -26,10 +26,11 @@ from everstream.errors import EverstreamError, RefusedRecords, UserError
 from everstream.pipeline.aggregation.local_parts import LATE
 from everstream.pipeline.batch import Batch, taken, without
 from everstream.pipeline.calls.services import CallServices
-from everstream.pipeline.envelope import Envelope
+from everstream.pipeline.envelope import Envelope, PlanView
 from everstream.pipeline.event_time.lateness import RecordWatermarks
 from everstream.pipeline.event_time.timers import TIMERS_STATE, TimeKind, Timers
 from everstream.pipeline.graph import ByKey, Kind
+from everstream.pipeline.keyed_state.spreading import CONTEXT_STATE
 from everstream.pipeline.operator import (
     Context,
     Moment,
@@ -39,11 +40,9 @@ from everstream.pipeline.operator import (
     process_tolerantly,
     without_key,
 )
-from everstream.pipeline.plan_view import PlanView
 from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.sink import Committable, Permit, Sink, SinkShard
 from everstream.pipeline.source import EndOfStream
-from everstream.pipeline.spreading import CONTEXT_STATE
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK, ForwardClock
 from everstream.pipeline.tuning import Settings, Tuning, merged, tunable_in
 from everstream.runtime.channel_state import CHANNELS

@@ -17,10 +17,10 @@ from everstream.core.upgrade.redistribute import is_moved
 from everstream.errors import EnvironmentFault, InternalError, ShareRefused, UserError, said
 from everstream.pipeline.batch import joined, records_of
 from everstream.pipeline.graph import ByKey, Kind
+from everstream.pipeline.keyed_state.spreading import Entries, Place
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.operator import Operator
 from everstream.pipeline.source import Source
-from everstream.pipeline.spreading import Entries, Place
 from everstream.runtime.chain import ChainStages
 from everstream.runtime.payload import BatchPayload
 from everstream.runtime.stage import Inherited

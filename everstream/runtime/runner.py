@@ -55,9 +55,9 @@ from everstream.core.shard import Shard
 from everstream.core.status import ShardStatus
 from everstream.errors import CorruptObject, EnvironmentFault, EverstreamError, said
 from everstream.pipeline.envelope import Envelope
+from everstream.pipeline.keyed_state.backend_choice import key_group, on_disk
 from everstream.pipeline.operator import decides
 from everstream.pipeline.source import EndOfStream
-from everstream.pipeline.state_backend import key_group, on_disk
 from everstream.pipeline.tuning import Tuning
 from everstream.runtime.chain import ChainStages, Piece
 from everstream.runtime.engine_api import CommitJob, EngineApi, Upload

@@ -14,8 +14,8 @@ from everstream.connectors.generate.sources import Range
 from everstream.pipeline.aggregation.aggregates import count
 from everstream.pipeline.aggregation.aggregates import sum as sum_of
 from everstream.pipeline.event_time.windows import Tumbling
+from everstream.pipeline.keyed_state.spreading import Spread
 from everstream.pipeline.operator import Context, Keyed, Operator
-from everstream.pipeline.spreading import Spread
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.simulation.outside import OutsideClock, OutsideSink
 

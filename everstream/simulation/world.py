@@ -20,8 +20,8 @@ from everstream.core.plan import Plan, make_plan, rescaled
 from everstream.core.scheme import ALIGNED, Scheme
 from everstream.core.upgrade.compatibility import NO_OVERRIDES, GoingOn, UpgradeOverrides, going_on
 from everstream.errors import InternalError
+from everstream.pipeline.keyed_state.backend_choice import placed
 from everstream.pipeline.operator import StateKind
-from everstream.pipeline.state_backend import placed
 from everstream.pipeline.tuning import Tuning, merged, resolved, tunable_in
 from everstream.runtime.pace import Pace
 from everstream.simulation.checks import Answers, Safety

@@ -21,8 +21,8 @@ from everstream.errors import EverstreamError, StoreError, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.checkpointing import Checkpointing, Coordinated, Uncoordinated
 from everstream.pipeline.graph import ByKey, Graph, Kind
+from everstream.pipeline.keyed_state.backend_choice import any_on_disk
 from everstream.pipeline.operator import Operator
-from everstream.pipeline.state_backend import any_on_disk
 from everstream.pipeline.stream import Pipeline
 from everstream.simulation.faults import NO_FAULTS, Faults
 from everstream.simulation.happenings import History

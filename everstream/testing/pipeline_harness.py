@@ -30,10 +30,10 @@ from everstream.pipeline.describing import check_names
 from everstream.pipeline.event_time.timers import Timer
 from everstream.pipeline.event_time.windows import Duration
 from everstream.pipeline.graph import Kind
+from everstream.pipeline.keyed_state.backend_choice import any_on_disk
+from everstream.pipeline.keyed_state.spreading import CONTEXT_STATE
 from everstream.pipeline.operators.builtin import EventTime
 from everstream.pipeline.rejects import Rejected
-from everstream.pipeline.spreading import CONTEXT_STATE
-from everstream.pipeline.state_backend import any_on_disk
 from everstream.pipeline.stream import Pipeline
 from everstream.pipeline.times import TimeOf, microseconds
 from everstream.runtime.runner import ShardRunner

@@ -18,8 +18,8 @@ import everstream as es
 from everstream.connectors.generate.sources import FromList
 from everstream.errors import UserError
 from everstream.pipeline.event_time.interval_join import IntervalJoin
+from everstream.pipeline.keyed_state.backend_choice import key_group
 from everstream.pipeline.keys import Keying, hash_column, hash_keys, stable_hash
-from everstream.pipeline.state_backend import key_group
 from everstream.pipeline.stream import Pipeline
 from everstream.pipeline.times import TimeOf
 from everstream.state.backends.key_bytes import key_in_bytes, key_of

@@ -21,6 +21,7 @@ from everstream.errors import UserError
 from everstream.pipeline import keys
 from everstream.pipeline import keys as text_hash
 from everstream.pipeline.batch import Batch, columns_of, records_of
+from everstream.pipeline.keyed_state.backend_choice import key_group
 from everstream.pipeline.keys import (
     KEY_GROUPS,
     Keying,
@@ -29,7 +30,6 @@ from everstream.pipeline.keys import (
     key_selector,
     stable_hash,
 )
-from everstream.pipeline.state_backend import key_group
 from everstream.state.backends.key_bytes import is_itself, key_in_bytes
 from everstream.state.canonical_key import fields_of
 

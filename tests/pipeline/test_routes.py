@@ -11,8 +11,8 @@ import everstream as es
 from everstream import testing
 from everstream.core.plan import make_plan
 from everstream.errors import GraphError, UserError
+from everstream.pipeline.keyed_state.spreading import Place
 from everstream.pipeline.routes import Router
-from everstream.pipeline.spreading import Place
 from everstream.simulation.faults import Faults
 from everstream.simulation.outside import OutsideSink
 from everstream.simulation.shapes import Shape

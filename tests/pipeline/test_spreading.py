@@ -10,9 +10,9 @@ import pytest
 
 import everstream as es
 from everstream.core.plan import Plan, make_plan
+from everstream.pipeline.keyed_state.spreading import CONTEXT_STATE, Place, redistribute_entries
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.operator import Context, Operator
-from everstream.pipeline.spreading import CONTEXT_STATE, Place, redistribute_entries
 from everstream.state.backends.memory import MemoryBackend
 from everstream.state.backends.protocol import StateBackend
 

@@ -13,8 +13,8 @@ import pytest
 
 from everstream.connectors.generate.sources import Range
 from everstream.core.orders import Outcome, Policy
+from everstream.pipeline.keyed_state.spreading import Spread
 from everstream.pipeline.operator import Context, Operator
-from everstream.pipeline.spreading import Spread
 from everstream.pipeline.stream import Pipeline
 from everstream.runtime import spilled, waiting
 from everstream.runtime.channel_state import ChannelState

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from everstream.pipeline.state_backend import key_group
+from everstream.pipeline.keyed_state.backend_choice import key_group
 from everstream.state import CapturedState, ObjectRef, ShardState
 from everstream.state.backends.disk import DiskSpace
 from everstream.state.backends.protocol import StateBackend

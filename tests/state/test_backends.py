@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from everstream.errors import UserError
-from everstream.pipeline.state_backend import key_group
+from everstream.pipeline.keyed_state.backend_choice import key_group
 from everstream.state.backends import disk, memory, slicing
 from everstream.state.backends.disk import DiskBackend, entries_in
 from everstream.state.backends.memory import MemoryBackend

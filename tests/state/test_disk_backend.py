@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from everstream.errors import CorruptObject, UserError
+from everstream.pipeline.keyed_state.backend_choice import GROUPS, key_group
 from everstream.pipeline.keys import stable_hash
-from everstream.pipeline.state_backend import GROUPS, key_group
 from everstream.state import ObjectRef, ShardState
 from everstream.state.backends import disk
 from everstream.state.backends.disk import DiskBackend, DiskSpace

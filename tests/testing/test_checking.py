@@ -10,7 +10,7 @@ import everstream as es
 from everstream import testing
 from everstream.errors import RunFailed, UserError
 from everstream.pipeline.checkpointing import Checkpointing
-from everstream.pipeline.spreading import Spread
+from everstream.pipeline.keyed_state.spreading import Spread
 
 ORDERS = {"orders": range(100)}
 KILLS = testing.Faults(3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)

@@ -43,9 +43,9 @@ from everstream.events import (
 )
 from everstream.pipeline.checkpointing import Coordinated
 from everstream.pipeline.graph import Kind
+from everstream.pipeline.keyed_state.backend_choice import any_on_disk
 from everstream.pipeline.operator import Operator
 from everstream.pipeline.sink import Sink
-from everstream.pipeline.state_backend import any_on_disk
 from everstream.pipeline.tuning import tunable_in
 from everstream.state.blobs import Blobs
 

@@ -25,8 +25,8 @@ from everstream.pipeline.checkpointing import (
     StateKind,
     seconds,
 )
+from everstream.pipeline.keyed_state.backend_choice import checked_state
 from everstream.pipeline.options import CAUGHT_UP, RunOptions, Upgrade
-from everstream.pipeline.state_backend import checked_state
 from everstream.pipeline.times import size_bytes
 from everstream.state.savepoints import checked_name
 from everstream.state.signing import KEY_FILE, StoreKey

@@ -12,8 +12,8 @@ import polars as pl
 
 from everstream.errors import InternalError
 from everstream.pipeline.batch import rows_together
+from everstream.pipeline.keyed_state.spreading import CONTEXT_STATE, Entries
 from everstream.pipeline.operator import Context
-from everstream.pipeline.spreading import CONTEXT_STATE, Entries
 from everstream.state.backends.protocol import StateBackend
 
 SMALL_ROWS = 16_384

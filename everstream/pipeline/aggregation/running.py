@@ -22,8 +22,8 @@ from everstream.pipeline.aggregation.chunks import kept_in
 from everstream.pipeline.aggregation.exact_sums import EXACT, LIMIT, decimals, scale_of, too_large
 from everstream.pipeline.aggregation.local_parts import key_frame, records_frame
 from everstream.pipeline.batch import Batch, columns_of, rows_together
+from everstream.pipeline.keyed_state.spreading import CONTEXT_STATE, Entries, Place
 from everstream.pipeline.operator import Context, Operator
-from everstream.pipeline.spreading import CONTEXT_STATE, Entries, Place
 from everstream.state.backends.memory import MemoryBackend
 from everstream.state.backends.protocol import StateBackend
 from everstream.state.canonical_key import row_keys

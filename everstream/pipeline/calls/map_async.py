@@ -19,9 +19,9 @@ from everstream.pipeline.calls.attempts import Answer
 from everstream.pipeline.calls.options import CallOptions
 from everstream.pipeline.calls.performers import Call, Performer, ThreadedCalls, VirtualCalls
 from everstream.pipeline.calls.result_log import Position, ResultLog, content_key
+from everstream.pipeline.keyed_state.spreading import CONTEXT_STATE, Entries, Place
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.rejects import Rejected
-from everstream.pipeline.spreading import CONTEXT_STATE, Entries, Place
 
 WAITING_PER_CALL: Final = 4
 """Records that an operator takes in, for each call that it may have under way."""

@@ -19,9 +19,9 @@ from everstream.pipeline.batch import rows_together
 from everstream.pipeline.event_time.joins import ZONE, TimeJoin
 from everstream.pipeline.event_time.outer import INNER, LEFT, RIGHT, Outer, renamed
 from everstream.pipeline.event_time.window_aggregates import matched
+from everstream.pipeline.keyed_state.spreading import CONTEXT_STATE, Entries, Place, merged
 from everstream.pipeline.keys import Hashes, hash_column
 from everstream.pipeline.operator import Context
-from everstream.pipeline.spreading import CONTEXT_STATE, Entries, Place, merged
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK, TimeOf
 
 _CURRENT = "current"

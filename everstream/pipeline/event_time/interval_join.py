@@ -21,8 +21,8 @@ from everstream.pipeline.event_time.joins import (
 )
 from everstream.pipeline.event_time.outer import INNER, LEFT, RIGHT, Outer
 from everstream.pipeline.event_time.window_aggregates import matched
+from everstream.pipeline.keyed_state.spreading import CONTEXT_STATE, Entries, Place, merged
 from everstream.pipeline.operator import Context
-from everstream.pipeline.spreading import CONTEXT_STATE, Entries, Place, merged
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK, TimeOf, in_seconds
 from everstream.state.backends.memory import MemoryBackend
 from everstream.state.backends.protocol import StateBackend

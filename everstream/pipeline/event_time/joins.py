@@ -24,10 +24,10 @@ from everstream.pipeline.batch import Batch, columns_of
 from everstream.pipeline.event_time.outer import INNER, LEFT, RIGHT, How, Outer, Types, outer
 from everstream.pipeline.event_time.window_aggregates import matched
 from everstream.pipeline.graph import Broadcast, ByKey, Edge, Kind, OnDemand, Routing
+from everstream.pipeline.keyed_state.spreading import CONTEXT_STATE, Entries, Place, merged
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.methods.base import Options
 from everstream.pipeline.operator import OUT, Context, Operator
-from everstream.pipeline.spreading import CONTEXT_STATE, Entries, Place, merged
 from everstream.pipeline.times import NO_WATERMARK, TimeOf
 from everstream.pipeline.types import Row
 

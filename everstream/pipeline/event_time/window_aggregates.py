@@ -21,8 +21,8 @@ from everstream.pipeline.aggregation.chunks import (
 from everstream.pipeline.aggregation.local_parts import LAST, PANE, stretches
 from everstream.pipeline.batch import Batch, columns_of, rows_together
 from everstream.pipeline.event_time.windows import Session, Sliding
+from everstream.pipeline.keyed_state.spreading import CONTEXT_STATE, Entries, Place, merged
 from everstream.pipeline.operator import Context, Operator
-from everstream.pipeline.spreading import CONTEXT_STATE, Entries, Place, merged
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK, Unit, in_seconds, in_unit
 from everstream.state.backends.memory import MemoryBackend
 from everstream.state.backends.protocol import StateBackend

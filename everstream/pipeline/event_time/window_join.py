@@ -11,8 +11,8 @@ from everstream.pipeline.event_time.joins import RIGHT_TIME, ZONE, TimeJoin
 from everstream.pipeline.event_time.outer import INNER, LEFT, RIGHT, Outer
 from everstream.pipeline.event_time.window_aggregates import END, START
 from everstream.pipeline.event_time.windows import Sliding
+from everstream.pipeline.keyed_state.spreading import CONTEXT_STATE, Entries, Place, merged
 from everstream.pipeline.operator import Context
-from everstream.pipeline.spreading import CONTEXT_STATE, Entries, Place, merged
 from everstream.pipeline.times import NO_WATERMARK, TimeOf, in_unit
 from everstream.state.backends.memory import MemoryBackend
 

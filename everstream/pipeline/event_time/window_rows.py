@@ -20,8 +20,8 @@ from everstream.pipeline.aggregation.window_functions import WindowFunction
 from everstream.pipeline.batch import Batch, columns_of
 from everstream.pipeline.event_time.window_aggregates import END, START
 from everstream.pipeline.event_time.windows import Sliding
+from everstream.pipeline.keyed_state.spreading import CONTEXT_STATE, Entries, Place, merged
 from everstream.pipeline.operator import Context, Operator
-from everstream.pipeline.spreading import CONTEXT_STATE, Entries, Place, merged
 from everstream.pipeline.times import NO_WATERMARK, TimeOf, in_unit
 from everstream.state.backends.memory import MemoryBackend
 

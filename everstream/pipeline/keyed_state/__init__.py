@@ -1,1 +1,1 @@
-"""Forms of declared state beyond one value per key: with a time to live, maps and lists per key."""
+"""State per key: what can be declared, where it is kept, and how it moves when shards change."""

@@ -7,11 +7,11 @@ is deleted, the last one takes over its slot. So every operation changes a few e
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, MutableMapping, MutableSequence
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast, overload
 
 from everstream.errors import UserError
+from everstream.pipeline.keyed_state.spreading import Spread
 from everstream.pipeline.operator import BoundState, Keyed, StateKind
-from everstream.pipeline.spreading import Spread
 from everstream.state.backends.protocol import StateBackend
 from everstream.state.migrating import FIRST_VERSION, Migrate
 
@@ -79,8 +79,8 @@ class KeyedMap(Keyed[Any], Generic[K, V]):
     def __get__(
         self, instance: "Operator | None", owner: type
     ) -> "KeyedMap[K, V] | MapState[K, V]":
-        found: KeyedMap[K, V] | MapState[K, V] = super().__get__(instance, owner)
-        return found
+        found: Any = super().__get__(instance, owner)
+        return cast("KeyedMap[K, V] | MapState[K, V]", found)
 
 
 class KeyedList(Keyed[Any], Generic[V]):
@@ -129,8 +129,8 @@ class KeyedList(Keyed[Any], Generic[V]):
     @overload
     def __get__(self, instance: "Operator", owner: type) -> "ListState[V]": ...
     def __get__(self, instance: "Operator | None", owner: type) -> "KeyedList[V] | ListState[V]":
-        found: KeyedList[V] | ListState[V] = super().__get__(instance, owner)
-        return found
+        found: Any = super().__get__(instance, owner)
+        return cast("KeyedList[V] | ListState[V]", found)
 
 
 class MapState(Generic[K, V]):

@@ -9,10 +9,10 @@ import polars as pl
 
 from everstream.errors import UserError
 from everstream.pipeline.graph import Edge, Kind, Node, OnDemand, Routing
+from everstream.pipeline.keyed_state.backend_choice import checked_state
 from everstream.pipeline.operator import OUT, Operator, StateKind
 from everstream.pipeline.rejects import OnError, checked
 from everstream.pipeline.sink import Sink
-from everstream.pipeline.state_backend import checked_state
 from everstream.pipeline.types import T
 
 if TYPE_CHECKING:

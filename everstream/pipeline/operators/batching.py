@@ -12,8 +12,8 @@ from typing import Any
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, records_of
 from everstream.pipeline.checkpointing import seconds
+from everstream.pipeline.keyed_state.spreading import CONTEXT_STATE, Entries, Place, merged
 from everstream.pipeline.operator import Context, Operator
-from everstream.pipeline.spreading import CONTEXT_STATE, Entries, Place, merged
 
 OFF = "off"
 WRITTEN = "written"

@@ -16,9 +16,9 @@ from everstream.errors import UserError
 from everstream.pipeline.aggregation.chunks import TIME, Chunks, kept_in, redistribute_chunks
 from everstream.pipeline.aggregation.local_parts import LATE
 from everstream.pipeline.batch import Batch, columns_of, where
+from everstream.pipeline.keyed_state.spreading import CONTEXT_STATE, Entries, Place
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.operators.key_table import KeyTable, Numbers, key_codes
-from everstream.pipeline.spreading import CONTEXT_STATE, Entries, Place
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK, TimeOf
 
 _SEEN = "seen"

@@ -18,8 +18,8 @@ from everstream.pipeline.aggregation.chunks import TIME, Chunks, kept_in, redist
 from everstream.pipeline.batch import Batch, columns_of
 from everstream.pipeline.event_time.window_aggregates import matched
 from everstream.pipeline.exact import Unfit, in_kinds
+from everstream.pipeline.keyed_state.spreading import CONTEXT_STATE, Entries, Place
 from everstream.pipeline.operator import Context, Operator
-from everstream.pipeline.spreading import CONTEXT_STATE, Entries, Place
 
 Ask = Callable[[pl.DataFrame], pl.DataFrame]
 _ANSWERS = "answers"
