@@ -67,6 +67,7 @@ class RateLimit:
 
     @property
     def per_s(self) -> float:
+        """`per`, in seconds."""
         return _seconds(self.per)
 
     @staticmethod
@@ -107,6 +108,7 @@ class AnswerCache:
 
     @property
     def expire_s(self) -> float:
+        """`expire`, in seconds."""
         return _seconds(self.expire)
 
 
