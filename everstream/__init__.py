@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         TextLines,
         Webhook,
     )
+    from everstream.connectors.sql.lookup import SqliteTable
     from everstream.engine.faults.kills import Kill
     from everstream.engine.handle import RunHandle
     from everstream.engine.reporting.listener import Listener
@@ -54,8 +55,10 @@ if TYPE_CHECKING:
     from everstream.pipeline.aggregation.aggregates import avg, count, custom, max, min, sum, top_k
     from everstream.pipeline.aggregation.window_functions import cumulative, lag, lead, rank
     from everstream.pipeline.autoscale import AutoScale
+    from everstream.pipeline.calls.options import AnswerCache, RateLimit, RetryAfter
     from everstream.pipeline.checkpointing import CommunicationInduced, Coordinated, Uncoordinated
     from everstream.pipeline.event_time.windows import Session, Sliding, Tumbling
+    from everstream.pipeline.keyed_state.collections import KeyedList, KeyedMap
     from everstream.pipeline.methods.keyed import KeyedStream
     from everstream.pipeline.methods.time import WindowedStream
     from everstream.pipeline.operator import Context, Keyed, Operator
@@ -70,6 +73,7 @@ __all__ = [
     "ABORT",
     "END_OF_TIME",
     "NO_WATERMARK",
+    "AnswerCache",
     "AutoScale",
     "Avro",
     "Binary",
@@ -90,6 +94,8 @@ __all__ = [
     "JsonLines",
     "Kafka",
     "Keyed",
+    "KeyedList",
+    "KeyedMap",
     "KeyedStream",
     "Kill",
     "Listener",
@@ -103,10 +109,12 @@ __all__ = [
     "PostgresChanges",
     "PostgresTable",
     "Range",
+    "RateLimit",
     "Recovery",
     "Redis",
     "RedisLookup",
     "Resources",
+    "RetryAfter",
     "RunEvent",
     "RunFailed",
     "RunHandle",
@@ -121,6 +129,7 @@ __all__ = [
     "SparkDataFrame",
     "SparkStream",
     "Sqlite",
+    "SqliteTable",
     "Stage",
     "Stream",
     "Table",
@@ -165,10 +174,13 @@ _HOMES = {
     "everstream.inspection": "",
     "everstream.observability.monitoring.sampler": "Monitor",
     "everstream.pipeline.aggregation.aggregates": "avg count custom max min sum top_k",
+    "everstream.connectors.sql.lookup": "SqliteTable",
     "everstream.pipeline.aggregation.window_functions": "cumulative lag lead rank",
     "everstream.pipeline.autoscale": "AutoScale",
+    "everstream.pipeline.calls.options": "AnswerCache RateLimit RetryAfter",
     "everstream.pipeline.checkpointing": "CommunicationInduced Coordinated Uncoordinated",
     "everstream.pipeline.event_time.windows": "Session Sliding Tumbling",
+    "everstream.pipeline.keyed_state.collections": "KeyedList KeyedMap",
     "everstream.pipeline.methods.keyed": "KeyedStream",
     "everstream.pipeline.methods.time": "WindowedStream",
     "everstream.pipeline.operator": "Context Keyed Operator",

@@ -89,7 +89,7 @@ CONNECTORS = (
         "SocketLines",
     ],
 )
-SINKS = ["Sqlite", "Postgres", "Redis", "RedisLookup", "Webhook"]
+SINKS = ["Sqlite", "SqliteTable", "Postgres", "Redis", "RedisLookup", "Webhook"]
 
 PAGES = (
     Page(
@@ -106,12 +106,14 @@ PAGES = (
         "operators.md",
         "Operators, state and time",
         "This page lists what you write operators with: their base class, their state, windows, "
-        "aggregates and the limits of event time.",
+        "aggregates, the limits of event time, and the options of calls to services.",
         _es(
             *[
                 "Operator",
                 "Context",
                 "Keyed",
+                "KeyedMap",
+                "KeyedList",
                 "Tumbling",
                 "Sliding",
                 "Session",
@@ -124,6 +126,7 @@ PAGES = (
                 *("rank", "lag", "lead", "cumulative"),
             ],
             *["custom", "END_OF_TIME", "NO_WATERMARK"],
+            *["RateLimit", "AnswerCache", "RetryAfter"],
         ),
     ),
     Page(

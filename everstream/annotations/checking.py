@@ -317,7 +317,7 @@ class _RegionCheck:
                 raise self.problem(
                     at,
                     "only the last stage commits in two phases, and it has no outputs",
-                    "Move what is written outside into a stage of its own, the last one.",
+                    "Move what is written outside into a separate stage, the last one.",
                 )
             for other, why in NOT_IN_TWO_PHASES.items():
                 if other in options:

@@ -3,7 +3,7 @@
 The stage's code writes into a transaction that the user has opened. With each checkpoint
 `before_snapshot` prepares it under a name, and once the checkpoint can no longer be rolled back,
 `on_commit` commits that name. After a failure, names that the checkpoint covers are committed, also
-if they were before, and `on_rollback` is told which prepared transactions never will be.
+if they were before, and `on_rollback` learns which prepared transactions never will be.
 """
 
 import hashlib

@@ -97,6 +97,8 @@ class Stable:
     epoch: Epoch
     numbers: dict[ShardId, CheckpointNumber] | None = None
     received: dict[str, int] = field(default_factory=dict)
+    every_s: float | None = None
+    """The interval of the shards' timers from now on; None: unchanged."""
 
 
 EVERYBODY = -1

@@ -373,6 +373,10 @@ class Shard:
             return []
         return self._perform(self._protocol.on_tick(now_s, self.deliveries.total, wish))
 
+    def on_interval(self, every_s: float) -> None:
+        """The timers of the shards have another interval from now on."""
+        self._protocol.set_interval(every_s)
+
     def on_pause(self) -> None:
         self._paused = True
 
@@ -439,15 +443,18 @@ class Shard:
 
     # What a shard does next.
 
-    def step(self, most: int = sys.maxsize) -> list[Instruction]:
+    def step(
+        self, most: int = sys.maxsize, *, markers: bool = True, ends: bool = True
+    ) -> list[Instruction]:
         """The next piece of work, at most one delivery or one read; empty only if there is none.
 
-        `most`: how many records it may deliver, where a frame can be cut.
+        `most`: how many records it may deliver, where a frame can be cut; with 0, none at all.
+        `markers`: whether it may take markers. `ends`: whether its input may end.
         """
         if self._status is not ShardStatus.RUNNING or self._halted:
             return []
         if not self._inputs:
-            return [Produce(most)]
+            return [Produce(most)] if most > 0 else []
         instructions: list[Instruction] = []
         for offset in range(len(self._inputs)):
             channel = self._order[(self._turn + offset) % len(self._inputs)]
@@ -456,6 +463,14 @@ class Shard:
                 frame = inbox[0]
                 verdict = self._protocol.admit(frame)
                 if verdict is FrameAction.HOLD or not self._in_order(frame):
+                    break
+                if verdict is FrameAction.CONSUME:
+                    waits = not markers
+                elif frame.kind is FrameKind.END:
+                    waits = not ends and len(self._channels.ended) + 1 == len(self._inputs)
+                else:
+                    waits = most < 1
+                if waits:
                     break
                 inbox.popleft()
                 if verdict is FrameAction.CONSUME:

@@ -5,14 +5,15 @@ import time
 from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.checkpointing.newest import Newest
 from everstream.core.coordinators.recovery_report import RecoveryReport
-from everstream.pipeline.checkpointing import Coordinated, seconds
+from everstream.core.ids import ShardId
+from everstream.pipeline.checkpointing import Checkpointing, seconds
 from everstream.planning.auto import AutoInterval, AutoSettings, CheckpointSeen, Fact, FailureSeen
 
 
 class AutoPace:
     """The checkpoint interval of one run, adjusted while it runs."""
 
-    def __init__(self, wishes: Coordinated, now_s: float | None = None) -> None:
+    def __init__(self, wishes: Checkpointing, now_s: float | None = None) -> None:
         shortest, longest = wishes.between
         target = wishes.recovery_target
         self._planner = AutoInterval(
@@ -25,6 +26,8 @@ class AutoPace:
             started_s=time.monotonic() if now_s is None else now_s,
         )
         self._failures_told = 0
+        self._seen: dict[ShardId, int] = {}
+        """Where shards checkpoint on their own: the newest checkpoint of each that was counted."""
 
     @property
     def every_s(self) -> float:
@@ -32,8 +35,15 @@ class AutoPace:
 
     def on_epoch(self, manifest: EpochManifest, now_s: float) -> str | None:
         """An epoch is stable. Returns the reason if this changes the interval."""
-        pause_s = max((r.capture_s for r in manifest.records.values()), default=0.0)
-        return self._see(CheckpointSeen(now_s, pause_s, manifest.duration_s))
+        records, duration_s = list(manifest.records.values()), manifest.duration_s
+        if manifest.log != "none":
+            records = [r for r in records if self._seen.get(r.shard, 0) != r.number]
+            self._seen |= {record.shard: record.number for record in records}
+            if not records:
+                return None
+            duration_s = max(record.capture_s + record.upload_s for record in records)
+        pause_s = max((record.capture_s for record in records), default=0.0)
+        return self._see(CheckpointSeen(now_s, pause_s, duration_s))
 
     def on_recoveries(self, reports: Newest[RecoveryReport], now_s: float) -> str | None:
         """Feed each completed recovery to the planner once. The reason, if the interval changes."""

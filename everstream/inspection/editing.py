@@ -40,7 +40,7 @@ from everstream.state.store import CheckpointStore
 OWN_FORM: Final = frozenset(
     {
         *("aggregates", "window", "window_rows", "batch", "transact", "deduplicate"),
-        *("window_join", "interval_join", "as_of_join"),
+        *("window_join", "interval_join", "as_of_join", "broadcast_join"),
     }
 )
 """Built-in operators that keep more than a value per key: they cannot be edited by key."""

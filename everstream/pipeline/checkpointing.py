@@ -9,6 +9,8 @@ from everstream.errors import UserError
 
 AUTO = "auto"
 AUTO_START_S = 10.0
+BOUNDS: Final = ("500ms", "10m")
+"""Of an interval that the run adjusts, unless others are given."""
 Mode: TypeAlias = Literal["aligned", "unaligned", "at-least-once"]
 Rule: TypeAlias = Literal["hmnr", "bcs"]
 KeptLog: TypeAlias = Literal["durable", "memory"]
@@ -52,20 +54,12 @@ class Coordinated:
     every: str | float | None = None
     every_records: int | None = None
     mode: Mode = "aligned"
-    between: tuple[str | float, str | float] = ("500ms", "10m")
+    between: tuple[str | float, str | float] = BOUNDS
     recovery_target: str | float | None = None
 
     def __post_init__(self) -> None:
         _one_of("mode", self.mode, get_args(Mode))
-        shortest, longest = self.between
-        if not 0 < seconds(shortest) <= seconds(longest):
-            raise UserError(f"between={self.between!r}: give the shorter time first, above zero.")
-        if self.recovery_target is not None and not self.automatic:
-            raise UserError('recovery_target needs every="auto".')
-        if self.every is not None and not self.automatic and seconds(self.every) <= 0:
-            raise UserError(f"every={self.every!r}: the time between checkpoints must be positive.")
-        if self.every_records is not None and self.every_records < 1:
-            raise UserError(f"every_records={self.every_records!r} must be at least 1.")
+        _check_interval(self)
 
     @property
     def automatic(self) -> bool:
@@ -74,12 +68,7 @@ class Coordinated:
     @property
     def every_s(self) -> float | None:
         """The interval to start with; 30 seconds unless only `every_records` was given."""
-        if self.automatic:
-            shortest, longest = (seconds(bound) for bound in self.between)
-            return min(max(AUTO_START_S, shortest), longest)
-        if self.every is not None:
-            return seconds(self.every)
-        return None if self.every_records is not None else 30.0
+        return _first_interval_s(self)
 
 
 @dataclass(frozen=True)
@@ -87,7 +76,8 @@ class Uncoordinated:
     """Each shard checkpoints on its own timer: every `every`, plus or minus a share `jitter`.
 
     Or after it was given `every_records` records (a source: has emitted them), or by whichever comes
-    first. Without either, every 30 seconds. An operator can ask for a checkpoint or postpone one
+    first. Without either, every 30 seconds. With `every="auto"` the run adjusts the interval of all
+    shards, as for `Coordinated`, within the bounds `between`. An operator can ask for a checkpoint or postpone one
     with `should_checkpoint`.
 
     Senders log what they send, so after a failure only the shards that need to roll back do. With
@@ -101,22 +91,23 @@ class Uncoordinated:
     jitter: float = 0.1
     log: KeptLog = "durable"
     every_records: int | None = None
+    between: tuple[str | float, str | float] = BOUNDS
+    recovery_target: str | float | None = None
 
     def __post_init__(self) -> None:
-        if self.every_records is not None and self.every_records < 1:
-            raise UserError(f"every_records={self.every_records!r} must be at least 1.")
-        if self.every is not None and seconds(self.every) <= 0:
-            raise UserError(f"every={self.every!r}: the time between checkpoints must be positive.")
+        _check_interval(self)
         if not 0 <= self.jitter < 1:
             raise UserError(f"jitter={self.jitter!r} is a share of the time: from 0 to below 1.")
         _one_of("log", self.log, get_args(KeptLog))
 
     @property
+    def automatic(self) -> bool:
+        return self.every == AUTO
+
+    @property
     def every_s(self) -> float | None:
-        """30 seconds unless only `every_records` was given."""
-        if self.every is not None:
-            return seconds(self.every)
-        return None if self.every_records is not None else 30.0
+        """The interval to start with; 30 seconds unless only `every_records` was given."""
+        return _first_interval_s(self)
 
 
 @dataclass(frozen=True)
@@ -135,6 +126,29 @@ class CommunicationInduced(Uncoordinated):
 
 
 Checkpointing: TypeAlias = Coordinated | Uncoordinated
+
+
+def _check_interval(choice: Checkpointing) -> None:
+    shortest, longest = choice.between
+    if not 0 < seconds(shortest) <= seconds(longest):
+        raise UserError(f"between={choice.between!r}: give the shorter time first, above zero.")
+    if choice.recovery_target is not None and not choice.automatic:
+        raise UserError('recovery_target needs every="auto".')
+    if choice.every is not None and not choice.automatic and seconds(choice.every) <= 0:
+        raise UserError(f"every={choice.every!r}: the time between checkpoints must be positive.")
+    if choice.every_records is not None and choice.every_records < 1:
+        raise UserError(f"every_records={choice.every_records!r} must be at least 1.")
+
+
+def _first_interval_s(choice: Checkpointing) -> float | None:
+    if choice.automatic:
+        shortest, longest = (seconds(bound) for bound in choice.between)
+        return min(max(AUTO_START_S, shortest), longest)
+    if choice.every is not None:
+        return seconds(choice.every)
+    return None if choice.every_records is not None else 30.0
+
+
 PROTOCOL_WORDS: Final[Mapping[str, Checkpointing | None]] = {
     "aligned": Coordinated(),
     "unaligned": Coordinated(mode="unaligned"),
@@ -170,11 +184,6 @@ def in_words(
         if log is not None:
             raise UserError(f"the protocol {protocol} keeps no log: remove log.")
         return replace(choice, every_records=every_records, **given)
-    if every == AUTO:
-        raise UserError(
-            f"with the protocol {protocol} each shard has its own timer: give a time with every, "
-            "such as 5s."
-        )
     given["every_records"] = every_records
     if log is not None:
         given["log"] = log

@@ -6,9 +6,11 @@ runs it, which protocol checkpoints it, or how many shards it has unless it asks
 """
 
 import math
+import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from operator import length_hint
 from typing import Any, Generic, TypeVar, overload
 
@@ -16,10 +18,18 @@ import polars as pl
 
 from everstream.errors import EverstreamError, UserError
 from everstream.pipeline.batch import Batch, joined, records_of
+from everstream.pipeline.calls.services import CallServices
 from everstream.pipeline.checkpointing import StateKind as StateKind
 from everstream.pipeline.envelope import Envelope
 from everstream.pipeline.event_time.lateness import RecordWatermarks
 from everstream.pipeline.event_time.timers import TIMERS_STATE, Timers
+from everstream.pipeline.keyed_state.expiry import (
+    USES,
+    ExpiringState,
+    Refresh,
+    TimeToLive,
+    TtlTime,
+)
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.plan_view import PlanView
 from everstream.pipeline.rejects import OnError, Rejected, describe
@@ -30,7 +40,7 @@ from everstream.pipeline.spreading import (
     Spread,
     redistribute_entries,
 )
-from everstream.pipeline.times import NO_WATERMARK
+from everstream.pipeline.times import NO_WATERMARK, TimeOf
 from everstream.state.backends.memory import MemoryBackend
 from everstream.state.backends.protocol import StateBackend
 from everstream.state.migrating import FIRST_VERSION, Migration
@@ -59,6 +69,11 @@ class Keyed(Generic[V]):
     of an earlier version: `es.Keyed(init=dict, version=2, migrate=lambda value, version:
     {"total": value})`, or step by step, `migrate={1: from_1_to_2, 2: from_2_to_3}`. A value from a
     checkpoint is migrated when it is first used, and saved in the new form from then on.
+
+    With `ttl`, values that were not used for that long are gone (docs/guides/time-out-a-key.md):
+    `es.Keyed(init=int, ttl="1h")`. ttl_time="processing" (the default) follows the clock, "event" the
+    times of the records. refresh="write" (the default) counts from the last write, "read" also from
+    reads.
     """
 
     def __init__(
@@ -69,6 +84,9 @@ class Keyed(Generic[V]):
         migrate: Callable[[Any, int], V] | Mapping[int, Callable[[Any], Any]] | None = None,
         spread: Spread = "key",
         state: StateKind | None = None,
+        ttl: str | float | timedelta | None = None,
+        ttl_time: TtlTime = "processing",
+        refresh: Refresh = "write",
     ) -> None:
         """spread: how to redistribute it when the number of shards changes; "key" if its keys are
         the keys of the records, otherwise "split", "union" or "broadcast". state: where it is kept,
@@ -79,6 +97,7 @@ class Keyed(Generic[V]):
         self.migration = Migration(version, migrate)
         self.spread: Spread = spread
         self.state = state
+        self.life = None if ttl is None else TimeToLive(ttl, ttl_time, refresh)
         self.name = ""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -91,6 +110,23 @@ class Keyed(Generic[V]):
             return "as it is put"
         return self.init.__name__ if isinstance(self.init, type) else "a function"
 
+    @property
+    def stores(self) -> dict[str, Spread]:
+        """The stores it may consist of, and how each is redistributed."""
+        return {self.name: self.spread, self.name + USES: self.spread}
+
+    def bind(self, to: "BoundState") -> Any:
+        """What the operator gets for it."""
+        values = to.keystore(self.name, self.init, self.migration)
+        uses = self.name + USES
+        if self.life is None:
+            if to.has(uses):  # an earlier version of the program had a time to live
+                to.keystore(uses).clear()
+            return values
+        assert to.ctx is not None
+        adopts = not to.has(uses)
+        return ExpiringState(self.name, values, to.keystore(uses), self.life, to.ctx, adopts=adopts)
+
     @overload
     def __get__(self, instance: None, owner: type) -> "Keyed[V]": ...
     @overload
@@ -102,6 +138,17 @@ class Keyed(Generic[V]):
             return self
         store: StateBackend[Hashable, V] = instance.__dict__["_keyed"][self.name]
         return store
+
+
+@dataclass(frozen=True)
+class BoundState:
+    """What declared state is bound to, in one shard."""
+
+    keystore: Callable[..., StateBackend[Any, Any]]
+    """Makes or finds a store by its name, its `init` and its migration."""
+    has: Callable[[str], bool]
+    """Whether there is one by this name, from a checkpoint."""
+    ctx: "Context | None"
 
 
 @dataclass(slots=True)
@@ -144,8 +191,27 @@ class Context:
         """The watermark given to `advance_watermark`."""
         self.wanted_at_s = math.inf
         """The time given to `wake_at`."""
+        self.sweep_at_s = math.inf
+        """When state that has expired is to be removed."""
+        self.event_us = NO_WATERMARK
+        """The event time of the record or timer at work, for state that expires by it."""
         self.timers = Timers(self, lambda: MemoryBackend(name="timers"))
         """Calls for a key at a time: `on_timer`."""
+        self.services = CallServices()
+        """For operators that wait for something outside."""
+        self.pending = 0
+        """Records that the operator will emit something for without being given more: the input does
+        not end before that."""
+        self.room = sys.maxsize
+        """How many more records the operator can be given now."""
+        self.answers_at_s = math.inf
+        """When `on_answers` is to be called, by the clock of `services`."""
+        self.poked = False
+        """Whether `on_answers` is to be called now."""
+        self.generation = 0
+        """Of the shard, when the operator was built."""
+        self.checkpoint = 0
+        """The number of the checkpoint in `before_checkpoint`."""
         self.on_error = on_error
         self._clock_s = clock_s
         self.moment = moment if moment is not None else Moment()
@@ -214,6 +280,16 @@ class Context:
         """
         self.asked_time = True
         self.wanted_at_s = min(self.wanted_at_s, time_s)
+
+    def sweep_at(self, time_s: float) -> None:
+        """Have expired state removed at this processing time. For state with a time to live."""
+        self.sweep_at_s = min(self.sweep_at_s, time_s)
+
+    def poke(self) -> None:
+        """Have `on_answers` called soon. Any thread may call this."""
+        if not self.poked:
+            self.poked = True
+            self.services.wake_up()
 
     def tune(
         self,
@@ -407,6 +483,10 @@ class Operator:
     "broadcast": all shards have the same. None: the number cannot change once there are entries."""
     announces_watermarks = False
     """Whether operators downstream get the watermark of `ctx.advance_watermark`, not the input's."""
+    holds_records = False
+    """Whether it emits records later than it is given them, behind the watermarks that it holds back."""
+    time_of_state: TimeOf | None = None
+    """How to read the event time of its records, if it declares state that expires by it."""
     why_in_memory: str | None = None
     """Why its state cannot be kept on disk; None if it can."""
 
@@ -420,9 +500,12 @@ class Operator:
         tolerant = ctx.on_error != "fail" or type(self).on_error is not Operator.on_error
         mark = ctx.mark()
         keys = iter(ctx.keying.keys(batch)) if ctx.keying is not None else None
+        times = _times(self.time_of_state, batch, ctx) if self.time_of_state is not None else None
         for record in ctx.reading(batch):
             if keys is not None:
                 ctx.key = next(keys)
+            if times is not None:
+                ctx.event_us = next(times)
             if tolerant:
                 mark = ctx.mark()
             try:
@@ -431,6 +514,7 @@ class Operator:
                 ctx.forget_since(mark)
                 self.on_error(error, record, ctx)
                 ctx.leave_out(Rejected(record, describe(error)))
+        ctx.event_us = NO_WATERMARK
 
     def describe_state(self) -> dict[str, Any] | None:
         """Describes the operator's saved state as plain JSON; None if it never saves any.
@@ -463,7 +547,9 @@ class Operator:
         "ctx.state"). Default: as `spread`, of the class and of each `es.Keyed`, says.
         """
         spreads: dict[str, Spread | None] = {
-            name: declared.spread for name, declared in declared_state(type(self)).items()
+            name: spread
+            for declared in declared_state(type(self)).values()
+            for name, spread in declared.stores.items()
         }
         spreads[CONTEXT_STATE] = self.spread
         spreads[TIMERS_STATE] = "entry"
@@ -504,6 +590,10 @@ class Operator:
 
     def on_wake(self, now_s: float, ctx: Context) -> None:
         """Called at the time requested with `ctx.wake_at`; never after `on_end`."""
+
+    def on_answers(self, ctx: Context) -> Iterator[None]:
+        """Called after `ctx.poke()`, or at `ctx.answers_at_s`; yields when there is output."""
+        return iter(())
 
     def tunable(self) -> dict[str, str]:
         """What can be changed while running: name -> initial value, as text."""
@@ -612,13 +702,24 @@ def process_tolerantly(operator: Operator, batch: Batch, ctx: Context) -> None:
 
 def bind_state(
     operator: Operator,
-    keystore: Callable[[str, Callable[[], Any] | None, Migration], StateBackend[Any, Any]],
-) -> None:
-    """Give an operator's declared state its key stores; keystore makes or finds one by name."""
-    operator.__dict__["_keyed"] = {
-        name: keystore(name, declared.init, declared.migration)
-        for name, declared in declared_state(type(operator)).items()
-    }
+    keystore: Callable[..., StateBackend[Any, Any]],
+    has: Callable[[str], bool] = lambda name: False,
+    ctx: Context | None = None,
+) -> list[ExpiringState[Any]]:
+    """Give an operator's declared state its key stores. Returns what expires.
+
+    keystore: makes or finds a store by name. has: whether there is one, from a checkpoint.
+    """
+    to = BoundState(keystore, has, ctx)
+    bound = {name: one.bind(to) for name, one in declared_state(type(operator)).items()}
+    operator.__dict__["_keyed"] = bound
+    return [state for state in bound.values() if isinstance(state, ExpiringState)]
+
+
+def _times(time: TimeOf, batch: Batch, ctx: Context) -> Iterator[int]:
+    """The event time of each record; that of the watermark where a record has none."""
+    times = time.microseconds(time.read(batch, ctx.operator))
+    return iter(times.fill_null(NO_WATERMARK).to_list())
 
 
 def declared_state(kind: type[Operator]) -> dict[str, Keyed[Any]]:
@@ -629,3 +730,9 @@ def declared_state(kind: type[Operator]) -> dict[str, Keyed[Any]]:
             if isinstance(declared, Keyed):
                 fields.setdefault(name, declared)
     return fields
+
+
+def expires_by_event_time(operator: Operator) -> bool:
+    """Whether it declares state that expires by the times of its records."""
+    lives = (declared.life for declared in declared_state(type(operator)).values())
+    return any(life is not None and life.time == "event" for life in lives)

@@ -61,7 +61,7 @@ def key_group(key: Any) -> int:
 
 def _on_disk(node: Node) -> Callable[[str], bool]:
     declared = declared_state(type(node.what)) if isinstance(node.what, Operator) else {}
-    chosen = {name: keyed.state for name, keyed in declared.items()}
+    chosen = {store: keyed.state for keyed in declared.values() for store in keyed.stores}
     return lambda name: (chosen.get(name) or node.state) == "disk"
 
 

@@ -12,8 +12,8 @@ from everstream.errors import GraphError, UserError
 from everstream.pipeline.graph import ByKey, Edge, Graph, Kind, Node, base_name, is_usable
 from everstream.pipeline.keys import KEY_GROUPS, Keying
 from everstream.pipeline.methods.flow import FlowMethods
+from everstream.pipeline.methods.joins import JoinMethods
 from everstream.pipeline.methods.records import RecordMethods
-from everstream.pipeline.methods.time import TimeMethods
 from everstream.pipeline.operator import OUT, Operator
 from everstream.pipeline.options import RunOptions, RunOptionsDict
 from everstream.pipeline.rejects import OnError
@@ -138,7 +138,7 @@ class Pipeline:
         return next(n for n in itertools.chain([base], numbered) if n not in self.graph.nodes)
 
 
-class Stream(RecordMethods[T], FlowMethods[T], TimeMethods[T]):
+class Stream(RecordMethods[T], FlowMethods[T], JoinMethods[T]):
     """Records of type T on their way from one operator (or, after `union`, several) to the next.
 
     Each method adds an operator and returns the stream that leaves it. Every one of them takes

@@ -7,6 +7,7 @@ are held here until their permit arrives.
 
 import logging
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -24,6 +25,7 @@ from everstream.core.plan import Plan
 from everstream.errors import EverstreamError, RefusedRecords, UserError
 from everstream.pipeline.aggregation.local_parts import LATE
 from everstream.pipeline.batch import Batch, taken, without
+from everstream.pipeline.calls.services import CallServices
 from everstream.pipeline.envelope import Envelope
 from everstream.pipeline.event_time.lateness import RecordWatermarks
 from everstream.pipeline.event_time.timers import TIMERS_STATE, TimeKind, Timers
@@ -78,6 +80,7 @@ class ChainStages:
         *,
         recovers: bool = True,
         times: bool = True,
+        services: CallServices | None = None,
         envelope: Callable[[Piece, int | None], Envelope] | None = None,
     ) -> None:
         """recovers: sinks recover their output here; otherwise the driver does, before this chain
@@ -96,7 +99,10 @@ class ChainStages:
         """Processing time: a new generation does not set it back."""
         self._recovers = recovers
         self._times = times
+        self._services = services if services is not None else CallServices()
         self.stages: dict[str, ChainStage] = {}
+        self.holding: list[ChainStage] = []
+        """Those whose operators wait for answers from outside."""
         self.moment = Moment()
         self.tuning = Tuning()
         self.settings: Settings = tunable_in(plan.graph)
@@ -163,6 +169,7 @@ class ChainStages:
                 self.now_s,
                 self.moment,
             )
+            ctx.services, ctx.generation = self._services, generation
             stage = ChainStage(name, ctx, number=number)
             ctx.ask_envelope = partial(self._envelope_of, stage)
             ctx.ask_plan = partial(self._plan_view, ctx.operator)
@@ -193,7 +200,8 @@ class ChainStages:
             elif kind is Kind.SINK:
                 self._open_sink(stage, what, sink_shard, extra, permit)
             else:
-                bind_state(what, partial(self.state.keystore, name))
+                keystore, has = partial(self.state.keystore, name), partial(self.state.has, name)
+                stage.expiring = bind_state(what, keystore, has, ctx)
                 stage.operator = what
                 ctx.timers = self._timers(name, what, ctx)
             ctx.settings = self.settings
@@ -203,6 +211,11 @@ class ChainStages:
                 self.stages[hidden.name] = stage.dead_letters = hidden
                 saved = extras.get(hidden.name, {})
                 self._open_sink(hidden, dead_letters, sink_shard, saved, permit)
+        self.holding = [
+            stage
+            for stage in self.stages.values()
+            if stage.operator is not None and stage.operator.holds_records
+        ]
         self._unfinished = bool(self.head.rest)
         self._link()
         for stage in self.stages.values():
@@ -336,10 +349,57 @@ class ChainStages:
         for stage in self.stages.values():
             if stage.ctx.wanted_at_s < timer_at_s:
                 timer_at_s = stage.ctx.wanted_at_s
+            if stage.ctx.sweep_at_s < timer_at_s:
+                timer_at_s = stage.ctx.sweep_at_s
         return timer_at_s
+
+    @property
+    def answers_at_s(self) -> float:
+        """When an operator has answers to emit; infinite if that is not known."""
+        if not self.holding:
+            return math.inf
+        return min(-math.inf if s.ctx.poked else s.ctx.answers_at_s for s in self.holding)
+
+    @property
+    def answers_in_s(self) -> float:
+        """The time until then."""
+        at_s = self.answers_at_s
+        return at_s if at_s == math.inf else at_s - self._services.now_s()
+
+    @property
+    def pending(self) -> int:
+        """Records that operators hold, and will emit something for without being given more."""
+        return sum(stage.ctx.pending for stage in self.holding) if self.holding else 0
+
+    @property
+    def room(self) -> int:
+        """How many more records its operators can be given now."""
+        return min((stage.ctx.room for stage in self.holding), default=sys.maxsize)
+
+    def take_answers(self) -> None:
+        """Let the operators emit what has arrived for them from outside."""
+        now_s = self._services.now_s()
+        for stage in self.holding:
+            if stage.ctx.poked or stage.ctx.answers_at_s <= now_s:
+                assert stage.operator is not None
+                stage.ctx.poked = False
+                self._enter(stage)
+                for _ in stage.operator.on_answers(stage.ctx):
+                    self._forward_held(stage)
+                self._forward_held(stage)
+
+    def _forward_held(self, stage: ChainStage) -> None:
+        self._keep_rejected(stage)
+        self._forward_emitted(stage)
+        self._pass_watermark(stage)
 
     def call_timers(self, now_s: float) -> None:
         for stage in self.stages.values():
+            if math.inf > stage.ctx.sweep_at_s <= now_s:
+                self._enter(stage)
+                stage.ctx.sweep_at_s = math.inf
+                for state in stage.expiring:
+                    state.sweep()
             if stage.operator is not None and math.inf > stage.ctx.wanted_at_s <= now_s:
                 self._enter(stage)
                 stage.ctx.wanted_at_s = math.inf
@@ -402,7 +462,7 @@ class ChainStages:
                 stage.operator.on_end(stage.ctx)
                 self._forward_emitted(stage)
                 stage.ctx.timers.drop_pending()
-                stage.ctx.wanted_at_s = math.inf
+                stage.ctx.wanted_at_s = stage.ctx.sweep_at_s = math.inf
 
     def _process(
         self, stage: ChainStage, batch: Batch, judged: RecordWatermarks | None = None
@@ -480,6 +540,8 @@ class ChainStages:
             self._fire(stage, "event", watermark)
             stage.operator.on_watermark(watermark, stage.ctx)
             self._forward_emitted(stage)
+            for state in stage.expiring:
+                state.sweep()
 
     def _pass_watermarks(self) -> None:
         for stage in self.stages.values():
@@ -489,7 +551,7 @@ class ChainStages:
         """Pass on the watermark that a stage promises, if it has advanced."""
         watermark = stage.ctx.watermark
         announces = stage.operator is not None and stage.operator.announces_watermarks
-        if announces and watermark != END_OF_TIME:
+        if announces and (watermark != END_OF_TIME or stage.ctx.pending):
             if self._unfinished:
                 return
             watermark = stage.ctx.announced
@@ -544,6 +606,7 @@ class ChainStages:
         for stage in self.stages.values():
             if stage.operator is not None:
                 self._enter(stage)
+                stage.ctx.checkpoint = checkpoint
                 stage.operator.before_checkpoint(stage.ctx)
                 if stage.ctx.take_emitted():
                     raise UserError("before_checkpoint cannot emit; emit while processing records.")
@@ -663,6 +726,7 @@ class ChainStages:
             if stage.writer is not None:
                 stage.writer.close()
         self.stages = {}
+        self.holding = []
         self.started = False
 
     def explain(self, error: BaseException, operator: str | None = None) -> EverstreamError:

@@ -35,6 +35,7 @@ from everstream.core.fault_points import Point
 from everstream.core.frames import Frame
 from everstream.core.ids import ChannelId, Generation, ShardId
 from everstream.core.messages import Report
+from everstream.pipeline.calls.services import CallServices
 from everstream.pipeline.sink import Committable, Permit
 from everstream.runtime.channel_state import ChannelState
 from everstream.runtime.message_log import Segment
@@ -129,6 +130,9 @@ class EngineApi(Protocol):
     """Where the run's store is, for sinks that keep their output beside the checkpoints."""
     scratch: str
     """A folder of this run on the local disk, for state and records that are kept there."""
+
+    services: CallServices
+    """For operators that wait for something outside."""
 
     def clock_s(self) -> float:
         """A clock that never runs backwards, for durations and timers."""

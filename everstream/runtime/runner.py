@@ -85,11 +85,13 @@ class ShardRunner:
         *,
         recovers: bool = True,
         measures: bool = True,
+        completes: bool = False,
     ) -> None:
         """recovers: its sinks recover their output when it restores; otherwise the driver has done
         it.
 
-        measures: it reports its measurements.
+        measures: it reports its measurements. completes: what operators wait for belongs to the epoch in
+        which they were given it.
         """
         inputs, outputs = plan.inputs[id], plan.outputs[id]
         self.cycle = plan.cycle_of(id)
@@ -131,14 +133,18 @@ class ShardRunner:
             engine.clock_s,
             recovers=recovers,
             times=measures,
+            services=engine.services,
             envelope=self._envelope,
         )
+        self._completes = completes
         self._handed_over = NO_CHECKPOINT
         self._snapshots = Snapshots(
             inputs, self.chain, state, self.outlets, self.sent, engine, self.spill
         )
         self.ready_at_s = 0.0
         """A source that had no records is not asked again before this time."""
+        self._source_over = False
+        """Its source has ended, and what operators still wait for has not come."""
         self.caught_up = False
         """Its source has emitted all that existed at the start, in a run that ends then."""
         self.processed = 0
@@ -222,12 +228,15 @@ class ShardRunner:
         cycle = self._everybody if command.cycle == EVERYBODY else self.cycle
         if command.cycle in (EVERYBODY, self._cycle_number):
             waits = not all(outlet.idle for outlet in self.outlets.values())
+            waits |= self.chain.pending > 0
             if command.cycle != EVERYBODY:  # then it is paused, and emits nothing
                 waits |= self.chain.started and bool(self.chain.head.rest)
             self.engine.tell(self.shard.census(command, cycle, waits))
 
     def _on_stable(self, command: Stable) -> None:
         self.sent.prune(command.received)
+        if command.every_s is not None:
+            self.shard.on_interval(command.every_s)
         numbers = command.numbers
         number = numbers[self.shard.id] if numbers else CheckpointNumber(command.epoch)
         self._perform(self.shard.on_stable(number))
@@ -331,12 +340,33 @@ class ShardRunner:
             tuning, self._untold = self._untold, None
             self._guarded(self._outside_step, self.chain.tune, tuning)
             return True
+        if self.chain.answers_in_s <= 0:
+            self._guarded(self._outside_step, self.chain.take_answers)
+            return True
         if self._timer_due():
             self._guarded(self._outside_step, self.chain.call_timers, self.chain.now_s())
             return True
-        instructions = self.shard.step(self._most())
+        if self.chain.holding:
+            instructions = self._next_while_holding()
+        else:
+            instructions = self.shard.step(self._most())
         self._perform(instructions)
         return bool(instructions)
+
+    def _next_while_holding(self) -> list[Instruction]:
+        """As much as there is room for; the input does not end before all answers are there."""
+        pending, room = self.chain.pending > 0, self.chain.room
+        if self._source_over:
+            return [] if pending else self.shard.on_source_ended()
+        most = self._most() if room > 0 else 0
+        if self._wishes:
+            most = min(most, room)
+        return self.shard.step(most, markers=not (pending and self._completes), ends=not pending)
+
+    @property
+    def waits_for_answers(self) -> bool:
+        """Whether operators wait for something outside, and nothing has failed."""
+        return self.shard.works and self.chain.pending > 0
 
     @property
     def saving(self) -> bool:
@@ -466,7 +496,7 @@ class ShardRunner:
     def _load(self, order: LoadState) -> None:
         began_s = self.engine.clock_s()
         self.ready_at_s, self.caught_up = 0.0, False
-        self._end_unsaved = False
+        self._source_over = self._end_unsaved = False
         self._alignment = Alignment()
         try:
             waiting = self._snapshots.restore(order)
@@ -501,18 +531,21 @@ class ShardRunner:
         if not self.shard.works:
             return False
         if self.shard.paused and self.chain.head.reader is not None:
-            return False  # records that it has read and not emitted are part of its checkpoint
-        return now_s >= self.ready_at_s or self._timer_due()
+            # Records that it has read and not emitted are part of its checkpoint.
+            return self.chain.answers_in_s <= 0
+        return now_s >= self.ready_at_s or self._timer_due() or self.chain.answers_in_s <= 0
 
     def _has_room(self) -> bool:
         return all(outlet.idle or outlet.feedback for outlet in self.outlets.values())
 
     def timer_in_s(self) -> float:
         """The time until the next operator wants to be called; infinite if none does."""
-        timer_at_s = self.chain.timer_at_s
-        if timer_at_s == math.inf or self.shard.paused or not self.can_step(math.inf):
+        timer_at_s, answers_in_s = self.chain.timer_at_s, self.chain.answers_in_s
+        if timer_at_s == math.inf == answers_in_s or not (self.shard.works and self._has_room()):
             return math.inf
-        return timer_at_s - self.chain.now_s()
+        if timer_at_s == math.inf or self.shard.paused:
+            return answers_in_s
+        return min(timer_at_s - self.chain.now_s(), answers_in_s)
 
     # Sizes.
 
@@ -607,6 +640,8 @@ class ShardRunner:
             self.caught_up, self.ready_at_s = True, math.inf
             if self.chain.advance_source():
                 self._flush_outside_step()
+        elif isinstance(batch, EndOfStream) and self.chain.pending:
+            self._source_over = True
         elif isinstance(batch, EndOfStream):
             self._perform(self.shard.on_source_ended())
         else:

@@ -7,6 +7,7 @@ from typing import Any
 from everstream.core.checkpointing.manifest import KEPT_MANIFESTS
 from everstream.core.frames import even_part
 from everstream.pipeline.batch import Batch
+from everstream.pipeline.keyed_state.expiry import ExpiringState
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.sink import Committable, Writer
@@ -84,6 +85,8 @@ class ChainStage:
     dead_letters: "ChainStage | None" = None
     judged_behind: bool = False
     """Whether a later operator of this chain looks at the watermarks that records are judged by."""
+    expiring: list[ExpiringState[Any]] = field(default_factory=list)
+    """Of an operator: its state that has a time to live."""
     passed: int = NO_WATERMARK
     """The watermark that was passed on downstream."""
 

@@ -82,11 +82,13 @@ def _pairs(left: Any, right: Any, how: How, near: Any) -> list[Any]:
 
 
 def versioned(chance: random.Random) -> Shape:
-    """Records that ask for the version of their key at their time; some versions end their key."""
+    """Records that ask for the version of their key at their time; some versions end their key.
+
+    The versions are with their keys, or in every shard."""
     n, m, keys = chance.randint(10, 90), chance.randint(10, 60), chance.randint(2, 9)
     shards, workers, step = chance.randint(1, 3), chance.randint(1, 4), chance.randint(1, 3)
     how: Literal["inner", "left"] = chance.choice(("inner", "left"))
-    ends = chance.randint(2, 9)
+    ends, everywhere = chance.randint(2, 9), chance.random() < 0.5
 
     def build(pipeline: Pipeline, world: int) -> None:
         records = timed(pipeline, "records", n, 3, 2, keys)
@@ -94,7 +96,8 @@ def versioned(chance: random.Random) -> Shape:
         rows = numbers.with_columns(k=pl.col("v") * 3 % 5, t=pl.col("v") * step, name="row")
         table = rows.event_time("t", lateness=1e-3, name="row-time", unit="us")
         over = pl.col("v") % ends == 0
-        out = records.join_as_of(table, on="k", how=how, delete=over, name="join", shards=shards)
+        join = records.broadcast_join if everywhere else records.join_as_of
+        out = join(table, on="k", how=how, delete=over, name="join", shards=shards)
         into(out, world)
 
     def expected() -> dict[str, list[Any]]:
@@ -112,7 +115,7 @@ def versioned(chance: random.Random) -> Shape:
 
 def deduplicated(chance: random.Random) -> Shape:
     """The first number of each key passes, and the next one after a while of event time."""
-    n, keys, batch = chance.randint(20, 160), chance.randint(1, 30), chance.randint(1, 9)
+    n, keys, batch = chance.randint(60, 240), chance.randint(1, 30), chance.randint(1, 5)
     shards, workers = chance.randint(1, 3), chance.randint(1, 4)
     within = chance.choice((None, chance.randint(1, 40)))
 
@@ -173,4 +176,37 @@ def ranked(chance: random.Random) -> Shape:
     return Shape("ranked", workers, build, expected)
 
 
-LANGUAGE_SHAPES = (outer_joined, versioned, deduplicated, ranked)
+def _answers(keys: pl.DataFrame) -> pl.DataFrame:
+    return keys.filter(pl.col("k") % 2 == 0).with_columns(v=pl.col("k") * 10)
+
+
+def looked_up(chance: random.Random) -> Shape:
+    """A function is asked about keys, and its answers are kept for a while or not at all."""
+    n, keys, batch = chance.randint(20, 120), chance.randint(1, 9), chance.randint(1, 9)
+    shards, workers = chance.randint(1, 3), chance.randint(1, 4)
+    how: Literal["inner", "left"] = chance.choice(("inner", "left"))
+    cache = chance.choice((None, "100ms", "1h"))
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = timed(pipeline, "numbers", n, batch, 2, keys)
+        out = numbers.lookup(
+            _answers,
+            on="k",
+            schema={"v": pl.Int64},
+            how=how,
+            cache=cache,
+            batch=2,
+            name="ask",
+            shards=shards,
+        )
+        into(out, world)
+
+    def expected() -> dict[str, list[Any]]:
+        rows = [(t, t * 7 % keys) for t in range(n)]
+        found = [(t, k, None if k % 2 else k * 10) for t, k in rows]
+        return {"out": [row for row in found if how == "left" or row[2] is not None]}
+
+    return Shape("looked-up", workers, build, expected)
+
+
+LANGUAGE_SHAPES = (outer_joined, versioned, deduplicated, ranked, looked_up)

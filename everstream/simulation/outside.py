@@ -39,6 +39,10 @@ class Outside:
         """A commit of damaged output was refused."""
         self.wall_s: Callable[[], float] = lambda: 0.0
         """The clock of the machine that the sources read."""
+        self.asked: Counter[Any] = Counter()
+        """Question -> how often a service was asked."""
+        self.on_ask: Callable[[Any], None] = lambda record: None
+        """Called with every question."""
         self._chance = chance or random.Random(0)
         self._unsynced: dict[tuple[Place, Any], list[Any] | None] = {}
         self.worked_s = 0.0

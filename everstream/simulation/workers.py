@@ -16,6 +16,7 @@ from everstream.core.ids import ChannelId, ShardId, TaskNumber, WorkerId
 from everstream.core.messages import Command, Report, Resume, ShardFailed, Shutdown
 from everstream.core.scheme import Scheme
 from everstream.errors import EnvironmentFault, InternalError, said
+from everstream.pipeline.calls.services import CallServices
 from everstream.pipeline.tuning import Tuning
 from everstream.runtime.engine_api import CommitJob, Upload
 from everstream.runtime.message_log import Segment
@@ -85,6 +86,7 @@ class SimulatedWorker:
         self.driver = driver
         """The driver this worker belongs to; to later drivers it is a zombie."""
         self.alive = True
+        self.services = CallServices(world.disk, now_s=self._now_s, delay_s=world.call_delay_s)
         self.step_s = world.scheduler.random.choice((0.0005, 0.002, 0.004))
         """Workers differ in speed, so that frames pile up before the slow ones."""
         self.busy_until_s = 0.0
@@ -110,6 +112,10 @@ class SimulatedWorker:
 
     def clock_s(self) -> float:
         return self.world.scheduler.now_s + self.world.outside.worked_s
+
+    def _now_s(self) -> float:
+        """Of answers: by the time that a test controls, or by a clock that is never set."""
+        return self.clock_s() if self.world.fixed_time_s is None else self.wall_s()
 
     def wall_s(self) -> float:
         return self.world.wall_s(self.number) + self.world.outside.worked_s

@@ -39,6 +39,8 @@ CHECKPOINT_TIMEOUT_S = 2.0
 """Many times what an epoch takes here, and less than what a slow upload does."""
 SECONDS_SINCE_1970 = 1e9
 """When a simulated run begins, by clocks that were not set."""
+CALL_S = 0.02
+"""How long a call of `map_async` takes on average."""
 PACK_AFTER_S = 0.3
 """Longer than Spark usually takes to restart a task."""
 
@@ -344,6 +346,12 @@ class World(Happenings):
         if self.fixed_time_s is not None:
             return self.fixed_time_s
         return SECONDS_SINCE_1970 + self.scheduler.now_s
+
+    def call_delay_s(self) -> float:
+        """How long an answer from outside takes; nothing, if only a test lets time pass."""
+        if self.fixed_time_s is not None:
+            return 0.0
+        return self.scheduler.random.expovariate(1 / CALL_S)
 
     def wall_s(self, machine: TaskNumber) -> float:
         """The time on the clock of this worker's machine."""

@@ -41,6 +41,9 @@ OBJECTS: Final = "objects/"
 COPIES: Final = "copies/"
 """The second copy of each object has the same name in here."""
 
+CALLS: Final = "calls/"
+"""Logged answers of calls to services, one folder for each operator."""
+
 SHOWN: Final = "shown/"
 """A file in here records that all output of a manifest, named by its slot, is committed."""
 
@@ -264,7 +267,7 @@ class CheckpointStore:
         Without a lease this fences every existing driver.
         """
         # Before another driver can follow: so none of these objects belongs to a later one.
-        paths = self._object_paths()
+        paths = [*self._object_paths(), *self.blobs.list(CALLS)]
         if lease is None:
             self._lease = self._log.claim("fresh", "")
             slot = self._lease.slot

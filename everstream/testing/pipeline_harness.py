@@ -7,6 +7,7 @@ everything it caused is done. Time passes only in `advance`, and a checkpoint is
 """
 
 import itertools
+import math
 import tempfile
 from collections.abc import Collection, Iterable, Mapping
 from copy import deepcopy
@@ -56,6 +57,9 @@ NEVER: Final = "1000000h"
 """Between two checkpoints that a shard takes without being asked."""
 MOST_STEPS: Final = 100_000
 """Far more than any call takes: only an operator that never rests gets there."""
+
+STEPS_OF_A_STANDSTILL: Final = 500
+"""Steps without coming to rest, after which what is under way waits for time to pass."""
 
 _numbers = itertools.count(-1, -1)
 """Of runs in this process; simulated runs that have a seed are numbered from 0 up."""
@@ -180,7 +184,12 @@ class Harness:
         if until_s < self.now_s:
             raise UserError(f"advance({duration!r}): time does not go back.")
         while self.now_s < until_s:
-            due_s = min((runner.chain.timer_at_s for runner in self._runners()), default=until_s)
+            chains = [runner.chain for runner in self._runners()]
+            due_s = min(
+                *(chain.timer_at_s for chain in chains),
+                *(chain.answers_at_s for chain in chains),
+                until_s,
+            )
             self._world.fixed_time_s = min(due_s, until_s)
             self._look_again()
 
@@ -331,15 +340,25 @@ class Harness:
     def _settle(self) -> None:
         """Run until nothing is under way; raise what the run has failed with."""
         world = self._world
-        for _ in range(MOST_STEPS):
+        for step in range(1, MOST_STEPS):
             if self._rests():
                 break
+            if step % STEPS_OF_A_STANDSTILL == 0 and world.coordinator.is_quiescing:
+                self._let_answers_come()
             if not world.scheduler.step():
                 raise InternalError("the simulated run has stopped")
         else:
             raise UserError("the pipeline does not come to rest: an operator works without end.")
         if world.outcome is Outcome.FAILED:
             raise world.error or EverstreamError("the run has failed")
+
+    def _let_answers_come(self) -> None:
+        """The run waits until nothing is under way: the calls of `map_async` take their time."""
+        next_s = min((runner.chain.answers_at_s for runner in self._runners()), default=math.inf)
+        if self.now_s < next_s < math.inf:
+            self._world.fixed_time_s = next_s
+            for worker in self._alive():
+                worker.look_again()
 
     def _rests(self) -> bool:
         world = self._world

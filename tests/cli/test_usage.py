@@ -55,7 +55,6 @@ def test_the_help_of_run_fits_two_screens() -> None:
             ["--checkpoint", "unaligned", "--log", "durable"],
             "unaligned keeps no log: remove log",
         ),
-        (["--checkpoint", "uncoordinated", "--every", "auto"], "give a time with every"),
         (["--checkpoint", "bcs", "--log", "tape"], "tape"),
         (
             ["--checkpoint", "sometimes"],

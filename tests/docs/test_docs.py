@@ -298,7 +298,9 @@ def test_late_clicks_of_the_guide_are_kept_or_corrected() -> None:
 
 
 def test_keys_time_out_as_the_guide_says() -> None:
-    by_event_time, by_timer = run_blocks("docs/guides/time-out-a-key.md")
+    by_life, _, by_event_time, by_timer = run_blocks("docs/guides/time-out-a-key.md")
+    (counted,) = by_life().values()
+    assert [row["count"] for row in counted.collected()] == [1, 2, 3, 1]
     (silent,) = by_event_time().values()
     assert silent.collected() == [{"device": "a", "last": 0}]
     (idle,) = by_timer().values()
@@ -311,6 +313,13 @@ def test_duplicates_are_removed_as_the_guide_says() -> None:
         (result,) = run().values()
         assert sorted(order["id"] for order in result.collected()) == list(range(40))
         assert {order["at"] for order in result.collected()} == set(range(40))
+
+
+@on_all_engines_at_length
+def test_items_get_the_prices_of_the_guide() -> None:
+    priced = next(run_blocks("docs/guides/call-a-service.md"))
+    (result,) = priced().values()
+    assert result.collected() == [{"item": n, "price": n % 100} for n in range(200)]
 
 
 @on_all_engines_at_length

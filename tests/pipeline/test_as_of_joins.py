@@ -12,11 +12,12 @@ from everstream import testing
 from everstream.errors import UserError
 from everstream.pipeline.event_time.as_of_join import AsOfJoin
 from everstream.pipeline.operator import Context
-from everstream.pipeline.stream import Pipeline
+from everstream.pipeline.stream import Pipeline, Stream
 from everstream.pipeline.times import TimeOf
 from everstream.state.backends.memory import MemoryBackend
+from tests.pipeline.sides import side
 from tests.pipeline.sim import Sink, rows_source, simulate
-from tests.pipeline.test_joins import side
+from tests.simulation.changing import Build, Changing
 
 How = Literal["inner", "left"]
 QUICK = settings(max_examples=25, suppress_health_check=list(HealthCheck))
@@ -38,9 +39,15 @@ def as_of(left: pl.DataFrame, right: pl.DataFrame, how: How, ends: int) -> list[
 
 @QUICK
 @given(side("l"), side("r"), st.integers(1, 7), st.sampled_from(["inner", "left"]),
-       st.integers(2, 9), st.integers(0, 10_000))  # fmt: skip
+       st.integers(2, 9), st.booleans(), st.integers(0, 10_000))  # fmt: skip
 def test_each_record_gets_the_newest_version_that_is_not_after_it(
-    left: pl.DataFrame, right: pl.DataFrame, batch: int, how: How, ends: int, seed: int
+    left: pl.DataFrame,
+    right: pl.DataFrame,
+    batch: int,
+    how: How,
+    ends: int,
+    everywhere: bool,
+    seed: int,
 ) -> None:
     def build(pipeline: Pipeline, sink: Sink) -> None:
         one = pipeline.source(rows_source(left, batch), name="left", shards=2)
@@ -48,9 +55,8 @@ def test_each_record_gets_the_newest_version_that_is_not_after_it(
         records = one.event_time("t", lateness="5ms", unit="us")
         table = two.event_time("t", lateness="5ms", unit="us")
         over = pl.col("r") % ends == 0
-        out = records.join_as_of(
-            table, on="k", how=how, delete=over, other_schema=right.schema, shards=2
-        )
+        join = records.broadcast_join if everywhere else records.join_as_of
+        out = join(table, on="k", how=how, delete=over, other_schema=right.schema, shards=2)
         sink(out, "out")
 
     simulate(build, {"out": as_of(left, right, how, ends)}, seed)
@@ -142,3 +148,42 @@ def test_what_makes_no_sense_is_refused_before_anything_runs() -> None:
         prices("full")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="a column or a Polars expression"):
         prices(delete=lambda row: True)
+
+
+# Upgrades.
+
+RECORDS = 240
+
+
+def versioned(how: How, everywhere: bool) -> Build:
+    def build(pipeline: Pipeline) -> Stream:
+        rows = pl.DataFrame({"t": range(RECORDS)}).with_columns(k=pl.col("t") % 7)
+        records = pipeline.source(rows_source(rows, 3), name="records").event_time("t", unit="s")
+        table = pipeline.source(rows_source(rows.filter(pl.col("k") < 5), 4), name="table")
+        timed = table.with_columns(t=pl.col("t") // 10 * 10).event_time("t", unit="s", lateness=10)
+        join = records.broadcast_join if everywhere else records.join_as_of
+        types = {"t": pl.Int64, "k": pl.Int64}
+        out = join(timed, on="k", how=how, other_schema=types, name="join", shards=2)
+        return out.map(lambda row: tuple(row.values()), name="tuples")
+
+    return build
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_another_version_may_also_emit_records_without_a_version(everywhere: bool) -> None:
+    whole = {how: Changing(versioned(how, everywhere)).finish() for how in ("inner", "left")}
+    stopped = Changing(versioned("inner", everywhere)).stop_at(2)
+    before = stopped.shown()
+    stopped.change(versioned("left", everywhere))
+    assert "continues as a left join instead of an inner join" in stopped.notes[0]
+    shown = stopped.finish()
+    assert not shown - whole["left"] and not whole["inner"] - shown
+    alone = sorted(row[0] for row in whole["left"] - shown)
+    assert alone and all(row[2] is not None for row in before)
+    assert max(alone) < min(row[0] for row in shown if row[2] is None) + 10
+
+
+def test_a_join_that_goes_by_key_is_not_one_in_every_shard() -> None:
+    stopped = Changing(versioned("left", True)).stop_at(2)
+    with pytest.raises(UserError, match="'broadcast_join' is now 'as_of_join'"):
+        stopped.change(versioned("left", False))

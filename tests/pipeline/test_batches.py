@@ -119,7 +119,7 @@ def test_between_steps_there_is_no_record() -> None:
 
 
 def test_map_batches_must_return_a_batch() -> None:
-    with pytest.raises(UserError, match="must return a Polars DataFrame or a list, not tuple"):
+    with pytest.raises(UserError, match="a dict of arrays or a list, not tuple"):
         MapBatches(tuple).process_batch([1], context())  # type: ignore[arg-type]
 
 

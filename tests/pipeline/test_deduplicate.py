@@ -88,6 +88,7 @@ EQUAL: list[list[Any]] = [
     [pl.Series([date(2024, 1, 1)]), pl.Series([19723])],
     [pl.Series([datetime(2024, 1, 1)]), pl.Series([datetime(2024, 1, 1)]).dt.cast_time_unit("ms")],
     [pl.Series([timedelta(1), timedelta(2)]), pl.Series([{"a": 1, "b": "x"}, {"a": 1, "b": "y"}])],
+    [pl.Series([{"a": 1, "b": 2}, None]), pl.Series([{"a": 1.0, "b": 2.5}, {"a": None, "b": 2.0}])],
     [pl.Series([0.5]), pl.Series(np.array([0.5]).view(np.int64))],
     [pl.Series([2**100], dtype=pl.Int128), pl.Series([2.0**100])],
 ]
@@ -120,7 +121,8 @@ def test_the_table_grows_and_forgets_what_is_over() -> None:
     table.keep(lambda until: until > live)
     for start in range(0, 1_000_000, 10_000):
         keys = pl.DataFrame({"k": range(start, start + 10_000)})
-        table.values[table.places(*key_codes(keys))] = start + 1
+        places = table.places(*key_codes(keys))
+        table.values[places] = start + 1
         live = start - 50_000
     assert len(table) < 300_000
     keys = pl.DataFrame({"k": range(950_000, 1_000_000)})

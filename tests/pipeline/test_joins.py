@@ -19,19 +19,11 @@ from everstream.pipeline.operator import Context
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.pipeline.times import TimeOf
 from everstream.state.backends.memory import MemoryBackend
+from tests.pipeline.sides import side
 from tests.pipeline.sim import Sink, rows, rows_source, simulate
 
 HOWS: list[How] = ["inner", "left", "right", "full"]
 QUICK = settings(max_examples=25, suppress_health_check=list(HealthCheck))
-
-
-@st.composite
-def side(draw: st.DrawFn, name: str) -> pl.DataFrame:
-    now, made = 0, []
-    for number, step in enumerate(draw(st.lists(st.integers(0, 80), min_size=1, max_size=40))):
-        now += step
-        made.append((draw(st.integers(0, 2)), now + draw(st.integers(-200, 0)), number))
-    return pl.DataFrame(made, schema={"k": pl.Int64, "t": pl.Int64, name: pl.Int64}, orient="row")
 
 
 def sources(

@@ -61,6 +61,47 @@ def test_a_timer_that_is_set_again_is_moved_and_a_cancelled_one_does_not_fire() 
         assert op.output()[3:] == [("ada", "x", 20)]
 
 
+def test_timers_that_were_moved_fire_in_their_turn_among_those_that_are_due_too() -> None:
+    with bell() as op:
+        moves = [("x", 10), ("y", 40), ("z", 30), ("x", 35), ("y", 20), ("x", 50), ("z", 30)]
+        op.push([("ada", "set", name, at) for name, at in moves])
+        op.push([("bob", "set", "w", 25), ("bob", "cancel", "w")])
+        op.watermark(100)
+        assert op.output() == [
+            ("cancelled", True),
+            *(("ada", name, at) for name, at in (("y", 20), ("z", 30), ("x", 50))),
+        ]
+        assert op.timers() == []
+
+
+class Meddler(es.Operator):
+    """The timer `first` cancels, moves and looks at others that are due with it."""
+
+    def process(self, record: tuple[str, str, int], ctx: es.Context) -> None:
+        ctx.timers.set(record[2], record[1])
+
+    def on_timer(self, key: str, name: str, at: int, ctx: es.Context) -> None:
+        if name == "first":
+            cancelled = ctx.timers.cancel("b"), ctx.timers.cancel("done")
+            ctx.timers.set(45, "c")
+            ctx.timers.set(12, "new")
+            ctx.emit((cancelled, ctx.timers.get("d"), ctx.timers.get("first")))
+        ctx.emit((name, at))
+
+
+def test_a_timer_may_change_those_that_are_due_with_it() -> None:
+    with bell(Meddler()) as op:
+        times = {"done": 5, "first": 10, "b": 20, "c": 30, "d": 40}
+        for watermark in (100, 200):  # the second time it is known that timers change others
+            op.push([("ada", name, at) for name, at in times.items()])
+            op.watermark(watermark)
+        expected = [
+            *(("done", 5), ((True, False), 40, None), ("first", 10), ("new", 12)),
+            *(("d", 40), ("c", 45)),
+        ]
+        assert op.output() == 2 * expected
+
+
 def test_a_crash_neither_loses_a_timer_nor_fires_it_twice() -> None:
     with bell(shards=2) as op:
         op.push([(key, "set", str(at), at) for key in "abcdef" for at in (10, 20, 30)])

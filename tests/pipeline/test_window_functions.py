@@ -10,6 +10,8 @@ import everstream as es
 from everstream import testing
 from everstream.errors import UserError
 from everstream.pipeline.stream import Pipeline, Stream
+from tests.pipeline.sim import rows_source
+from tests.simulation.changing import Build, Changing
 
 ROWS = [
     {"item": "a", "at": 3, "price": 5},
@@ -143,3 +145,38 @@ def test_without_a_key_the_window_is_one() -> None:
 def test_what_makes_no_sense_is_refused(build: Any, problem: str) -> None:
     with pytest.raises(UserError, match=problem):
         build(source(ROWS))
+
+
+# Upgrades.
+
+RECORDS = 240
+
+
+def ranked(size: str, **columns: Any) -> Build:
+    def build(pipeline: Pipeline) -> Stream:
+        rows = pl.DataFrame({"t": range(RECORDS)}).with_columns(k=pl.col("t") * 7 % 5)
+        timed = pipeline.source(rows_source(rows, 3), name="rows").event_time("t", unit="s")
+        windows = timed.key_by("k").window(es.Tumbling(size))
+        out = windows.with_columns(name="ranked", shards=2, **columns)
+        return out.map(lambda row: tuple(row.values()), name="tuples")
+
+    return build
+
+
+def test_open_windows_have_the_columns_of_a_later_version() -> None:
+    one, other = {"place": es.rank("t")}, {"place": es.rank("t", descending=True)}
+    whole = [Changing(ranked("16s", **columns)).finish() for columns in (one, other)]
+    stopped = Changing(ranked("16s", **one)).stop_at(3)
+    before = stopped.shown()
+    shown = stopped.change(ranked("16s", **other)).finish()
+    over = {row[3] for row in before}
+    assert before and not before - whole[0]
+    assert {row: n for row, n in shown.items() if row[3] in over} == before
+    rest = {row: n for row, n in shown.items() if row[3] not in over}
+    assert rest and rest == {row: n for row, n in whole[1].items() if row[3] not in over}
+
+
+def test_other_windows_are_refused() -> None:
+    stopped = Changing(ranked("16s", place=es.rank("t"))).stop_at(3)
+    with pytest.raises(UserError, match="window: '16 s every 16 s' is now '8 s every 8 s'"):
+        stopped.change(ranked("8s", place=es.rank("t")))

@@ -18,6 +18,7 @@ from everstream.core.plan import Plan, make_plan
 from everstream.core.scheme import ALIGNED
 from everstream.core.shard import ShardStatus
 from everstream.errors import CorruptObject
+from everstream.pipeline.calls.services import CallServices
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.runtime.engine_api import CommitJob, Upload
 from everstream.runtime.message_log import Segment
@@ -33,6 +34,7 @@ class MemoryEngineApi:
 
     store_url = "memory://"
     scratch = ""
+    services = CallServices()
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []

@@ -221,7 +221,8 @@ class IndependentStrategy(CheckpointStrategy):
     def _tell_stable(self) -> None:
         run = self._run
         received = {name: n for r in run.line.values() for name, n in r.received.items()}
-        run.tell_all(Stable(run.stable_epoch, self._stable_numbers, received))
+        numbers, every_s = self._stable_numbers, run.changed_every_s
+        run.tell_all(Stable(run.stable_epoch, numbers, received, every_s))
 
     def _is_last(self) -> bool:
         """The line is the end of the run: all shards have ended, or have stopped as requested."""

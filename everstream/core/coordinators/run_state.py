@@ -71,6 +71,8 @@ class RunState:
         self.plan: Final = plan
         self.policy: Final = policy
         self._every_s = policy.every_s
+        self.changed_every_s: float | None = None
+        """The interval, if it has changed since the start of the run."""
         self._generation = generation
         self._phase = Phase.GATHERING
         self._stop: str | None = None
@@ -183,7 +185,7 @@ class RunState:
     # Moves.
 
     def set_interval(self, every_s: float) -> None:
-        self._every_s = every_s
+        self._every_s = self.changed_every_s = every_s
 
     def begin_stop(self, reason: str) -> None:
         self._stop = reason

@@ -141,6 +141,9 @@ class ShardProtocol:
         """
         return ()
 
+    def set_interval(self, every_s: float) -> None:
+        """The time between two checkpoints of a shard's own has changed."""
+
     def piggyback(self, channel: ChannelId) -> bytes:
         """What rides on the next frame sent on this channel."""
         return b""

@@ -64,6 +64,14 @@ class UncoordinatedProtocol(ShardProtocol):
             due = now_s >= self._due_s or new >= most
         return [self.take()] if due else ()
 
+    def set_interval(self, every_s: float) -> None:
+        if every_s != self.every_s:
+            self.every_s = every_s
+            if self._timer_set:
+                set_at_s = self._due_s - self._interval_s
+                self._interval_s = self._wait_s()
+                self._due_s = set_at_s + self._interval_s
+
     def on_command(self, command: StartCheckpoint) -> Sequence[Ask]:
         """Take a checkpoint now, because a caller waits for it, or to stop with it."""
         if command.stop:

@@ -134,7 +134,7 @@ def _how(before: Description, now: Description) -> tuple[str, ...] | None:
     if before.get("operator") == "window_join":
         return (f"windows that are open end as {_an(has)} join instead of {_an(had)} join",)
     kept_before = before.get("operator") == "interval_join" and _KEPT[has] <= _KEPT[had]
-    if kept_before or before.get("operator") == "as_of_join":
+    if kept_before or before.get("operator") in ("as_of_join", "broadcast_join"):
         return (f"continues as {_an(has)} join instead of {_an(had)} join",)
     return None
 

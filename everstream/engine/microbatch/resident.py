@@ -8,6 +8,8 @@ the previous epoch are here when an epoch starts, and no more will come: the mar
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from threading import Event
+from typing import Final
 
 from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.core.fault_points import Point
@@ -39,6 +41,7 @@ from everstream.engine.microbatch.orders import (
 )
 from everstream.engine.microbatch.rows import Arrived
 from everstream.errors import InternalError
+from everstream.pipeline.calls.services import CallServices
 from everstream.pipeline.sink import Committable
 from everstream.runtime.channel_state import decoded_alone, encoded_alone
 from everstream.runtime.engine_api import CommitJob, Upload
@@ -47,6 +50,9 @@ from everstream.runtime.pace import UNLIMITED, Pace
 from everstream.runtime.runner import ShardRunner
 from everstream.state.objects import ObjectRef
 from everstream.state.store import CheckpointStore
+
+MOST_WAIT_S: Final = 1.0
+"""An answer ends the wait at once."""
 
 
 @dataclass
@@ -66,6 +72,10 @@ class TaskEngineApi:
     uploads: list[Upload] = field(default_factory=list)
     commits: list[CommitJob] = field(default_factory=list)
     told: list[Report] = field(default_factory=list)
+    woken: Event = field(default_factory=Event)
+
+    def __post_init__(self) -> None:
+        self.services = CallServices(self.store.blobs, self.woken.set)
 
     def send(self, frame: Frame) -> None:
         self.frames.append(frame)
@@ -129,7 +139,7 @@ class Resident:
         self._layout = layout
         self._allowance = Allowance()
         self.runner = ShardRunner(
-            layout.plan, shard, ALIGNED, engine, self._allowance, recovers=False
+            layout.plan, shard, ALIGNED, engine, self._allowance, recovers=False, completes=True
         )
         self.version = order.version(shard)
         self.epoch = order.stable
@@ -253,13 +263,30 @@ class Resident:
         while runner.processed - start < budget and idle < 2:  # one step may be a timer's
             before = runner.processed
             if not runner.can_step(self.engine.clock_s()) or not runner.step():
-                return
+                if not runner.waits_for_answers:
+                    return
+                self._wait()
             idle = idle + 1 if runner.processed == before else 0
             self._replenish()
+        while runner.waits_for_answers:  # they belong to this epoch
+            if runner.chain.answers_in_s <= 0:
+                runner.step()
+                self._replenish()
+            else:
+                self._wait()
 
     def _work(self) -> None:
-        while self.runner.can_step(self.engine.clock_s()) and self.runner.step():
-            self._replenish()
+        while True:
+            while self.runner.can_step(self.engine.clock_s()) and self.runner.step():
+                self._replenish()
+            if not self.runner.waits_for_answers:
+                return
+            self._wait()
+
+    def _wait(self) -> None:
+        """Until an answer comes, or a timer is due."""
+        self.engine.woken.wait(max(0.0, min(MOST_WAIT_S, self.runner.timer_in_s())))
+        self.engine.woken.clear()
 
     def _replenish(self) -> None:
         """Everything it sends is accepted: Spark keeps it until the receivers start."""

@@ -192,7 +192,7 @@ class RunConfig:
 
     def pace(self) -> AutoPace | None:
         """Adjusts the interval of this run; None if the interval is fixed."""
-        if isinstance(self.checkpoint, Coordinated) and self.checkpoint.automatic:
+        if self.checkpoint is not None and self.checkpoint.automatic:
             return AutoPace(self.checkpoint)
         return None
 

@@ -6,21 +6,27 @@ versions that it can see are there. Of the versions before the watermark only th
 still needed: no record that is on time can ask for an older one.
 """
 
+from collections.abc import Mapping
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from everstream.pipeline.aggregation.chunks import TIME, Chunks
+from everstream.pipeline.aggregation.chunks import TIME, Chunks, kept_in, redistribute_chunks
 from everstream.pipeline.batch import rows_together
-from everstream.pipeline.event_time.joins import TimeJoin
+from everstream.pipeline.event_time.joins import ZONE, TimeJoin
 from everstream.pipeline.event_time.outer import INNER, LEFT, RIGHT, Outer, renamed
 from everstream.pipeline.event_time.window_aggregates import matched
 from everstream.pipeline.keys import Hashes, hash_column
 from everstream.pipeline.operator import Context
-from everstream.pipeline.times import END_OF_TIME, TimeOf
+from everstream.pipeline.spreading import CONTEXT_STATE, Entries, Place, merged
+from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK, TimeOf
 
 _CURRENT = "current"
+_PASSED = "passed"
+"""The last watermark at which versions became current, where every shard has them."""
 _DELETED = "__deleted"
 _NUMBER, _KEY, _VERSION = "__number", "__key", "__version"
 _WIDTH_US = 1_000_000
@@ -152,6 +158,38 @@ class AsOfJoin(TimeJoin):
         keys = rows[names[0]] if len(names) == 1 else rows.select(pl.struct(names)).to_series()
         # Other bits than those that shards are chosen by.
         return (hash_column(keys) >> np.uint64(32)) % np.uint64(_BUCKETS)
+
+
+class BroadcastJoin(AsOfJoin):
+    """The same with all versions in every shard, so records need not go to the shard of their key."""
+
+    def describe_state(self) -> dict[str, Any]:
+        return self.describe_join(operator="broadcast_join")
+
+    def on_watermark(self, watermark: int, ctx: Context) -> None:
+        before = self.sides[RIGHT].groups[:1]
+        super().on_watermark(watermark, ctx)
+        if before and before[0] < watermark:
+            ctx.state.put(_PASSED, watermark)
+
+    def redistribute(
+        self, parts: Mapping[int, Mapping[str, Entries]], place: Place
+    ) -> dict[str, dict[Any, Any]]:
+        """All shards have got the same versions. The one that is the least far has dropped the fewest,
+        and those are all that any waiting record can ask for. Waiting records are dealt out."""
+        kept = kept_in(parts)
+        if not kept:
+            return {CONTEXT_STATE: {}}
+        passed = {number: entries.get(_PASSED, NO_WATERMARK) for number, entries in kept.items()}
+        versions = kept[min(passed, key=lambda number: (passed[number], number))]
+        mine = merged(kept, ZONE, itemgetter(0))
+        mine |= {key: rows for key, rows in versions.items() if key != ZONE and key[0] != LEFT}
+        dealt = partial(_dealt, place.shard, place.shards)
+        return {CONTEXT_STATE: mine | redistribute_chunks(kept.values(), LEFT, dealt)}
+
+
+def _dealt(shard: int, shards: int, rows: pl.DataFrame) -> list[bool]:
+    return [row % shards == shard for row in range(len(rows))]
 
 
 def _taken(chunks: Chunks, watermark: int) -> pl.DataFrame | None:

@@ -23,7 +23,7 @@ from everstream.pipeline.aggregation.local_parts import LATE
 from everstream.pipeline.batch import Batch, columns_of
 from everstream.pipeline.event_time.outer import INNER, LEFT, RIGHT, How, Outer, Types, outer
 from everstream.pipeline.event_time.window_aggregates import matched
-from everstream.pipeline.graph import ByKey, Edge, Kind
+from everstream.pipeline.graph import Broadcast, ByKey, Edge, Kind, OnDemand, Routing
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.methods.base import Options
 from everstream.pipeline.operator import OUT, Context, Operator
@@ -216,14 +216,25 @@ def _names(columns: str | Sequence[str]) -> list[str]:
 
 
 def attach_join(
-    left: TimeMethods[Any], right: Stream, operator: TimeJoin, base: str, options: Options
+    left: TimeMethods[Any],
+    right: Stream,
+    operator: TimeJoin,
+    base: str,
+    options: Options,
+    *,
+    broadcast: bool = False,
 ) -> Stream[Row]:
-    """The node of a join: a keyed edge from each side, distinguished by its name."""
+    """The node of a join: a keyed edge from each side, distinguished by its name.
+
+    broadcast: every shard gets all rows of the right side, and those of the left side go anywhere.
+    """
     pipeline = left.pipeline
     node = left._leaving([])._attach(base, Kind.OPERATOR, operator, options)
     for side, stream in ((LEFT, left), (RIGHT, right)):
         names = operator.keys[side]
-        routing = ByKey(Keying(names[0] if len(names) == 1 else pl.struct(names)))
+        routing: Routing = ByKey(Keying(names[0] if len(names) == 1 else pl.struct(names)))
+        if broadcast:
+            routing = Broadcast() if side == RIGHT else OnDemand()
         for sender, output in stream._origins:
             pipeline.graph.edges.append(Edge(sender, node.name, routing, output, side))
     return left._leaving([(node.name, OUT)])

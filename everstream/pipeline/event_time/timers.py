@@ -15,12 +15,12 @@ import heapq
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import count
+from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from everstream.errors import UserError
 from everstream.pipeline.rejects import Rejected, describe
-from everstream.pipeline.times import END_OF_TIME, microseconds
+from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK, microseconds
 from everstream.state.backends.protocol import StateBackend
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ _KINDS: Final[tuple[TimeKind, ...]] = ("event", "processing")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _AT_ONCE: Final = 8_192
 """Timers that fire before their output is passed on."""
+
+
+DueEntry: TypeAlias = tuple[int, int, Any]
+"""When it is due, a number that orders those due at the same time, and the item."""
 
 
 class Timer(NamedTuple):
@@ -59,20 +63,20 @@ class DueTimes:
 
     def __init__(self) -> None:
         self._order = count()
-        self._spans: dict[int, list[tuple[int, int, Any]]] = {}
+        self._spans: dict[int, list[DueEntry]] = {}
         self._starts: list[int] = []
         """A heap of the spans that are not open yet."""
         self._open = -(2**63)
-        self._front: list[tuple[int, int, Any]] = []
+        self._front: list[DueEntry] = []
         """The open span, sorted, up to `_taken` of which is gone."""
         self._taken = 0
-        self._added: list[tuple[int, int, Any]] = []
+        self.added: list[DueEntry] = []
         """A heap of what was added to the open span, or before it."""
 
     def add(self, at: int, item: Any) -> None:
         entry, span = (at, next(self._order), item), at >> self.SPAN_BITS
         if span <= self._open:
-            heapq.heappush(self._added, entry)
+            heapq.heappush(self.added, entry)
         elif span in self._spans:
             self._spans[span].append(entry)
         else:
@@ -85,38 +89,51 @@ class DueTimes:
         if not self._ready():
             return None
         fronts = [self._front[self._taken]] if self._taken < len(self._front) else []
-        return min([*fronts, *self._added[:1]])[0]
+        return min([*fronts, *self.added[:1]])[0]
 
     def take(self, until: int, most: int) -> list[tuple[int, Any]]:
         """The next items that are due at this time, in order, at most so many."""
-        taken: list[tuple[int, Any]] = []
+        return [(at, item) for at, _, item in self.take_entries(until, most)]
+
+    def take_entries(self, until: int, most: int) -> list[DueEntry]:
+        """The same, as they can be put back."""
+        taken: list[DueEntry] = []
         while len(taken) < most and self._ready():
+            if self.added:
+                if not self._take_merged(until, most, taken):
+                    break
+                continue
             stop = min(len(self._front), self._taken + most - len(taken))
             end = bisect_right(self._front, until, self._taken, stop, key=lambda entry: entry[0])
-            due = self._front[self._taken : end]
-            self._taken = end
-            if self._added:
-                last = due[-1][0] if due and end == stop < len(self._front) else until
-                late: list[tuple[int, int, Any]] = []
-                while self._added and self._added[0][0] <= last:
-                    late.append(heapq.heappop(self._added))
-                due = list(heapq.merge(due, late))
-            if not due:
+            if end == self._taken:
                 break
-            taken += [(at, item) for at, _, item in due]
+            taken += self._front[self._taken : end]
+            self._taken = end
         return taken
 
-    def is_before(self, at: int) -> bool:
-        """Whether something was added that is due before an item that was taken out."""
-        return bool(self._added) and self._added[0][0] < at
+    def _take_merged(self, until: int, most: int, taken: list[DueEntry]) -> bool:
+        """Take from the open span and what was added to it, whichever is earlier; False if none is due."""
+        front, added = self._front, self.added
+        while added and len(taken) < most:
+            if self._taken < len(front) and front[self._taken] < added[0]:
+                if front[self._taken][0] > until:
+                    return False
+                taken.append(front[self._taken])
+                self._taken += 1
+            elif added[0][0] > until:
+                return False
+            else:
+                taken.append(heapq.heappop(added))
+        return True
 
-    def put_back(self, taken: Iterable[tuple[int, Any]]) -> None:
-        for at, item in taken:
-            self.add(at, item)
+    def put_back(self, taken: Iterable[DueEntry]) -> None:
+        """Entries of the open span."""
+        for entry in taken:
+            heapq.heappush(self.added, entry)
 
     def _ready(self) -> bool:
         """Open the next span if the open one is used up. Whether anything waits."""
-        if self._taken == len(self._front) and not self._added:
+        if self._taken == len(self._front) and not self.added:
             if not self._starts:
                 return False
             self._open = heapq.heappop(self._starts)
@@ -155,6 +172,13 @@ class Timers:
         self._due: dict[str, DueTimes] = {kind: DueTimes() for kind in _KINDS}
         self._over: set[tuple[Hashable, str, str]] | None = None
         """Those that have fired since all input has ended."""
+        self._firing: tuple[list[DueEntry], list[int | None]] | None = None
+        """Timers that were taken out together, with their times; one after the other they fire."""
+        self._position = 0
+        """Which of them fires."""
+        self._interrupts = False
+        """Whether a timer that fired has set or cancelled others: from then on each is taken out in its
+        turn."""
         self.can_fire = True
         """Whether the operator has an `on_timer`."""
         if saved:
@@ -208,26 +232,58 @@ class Timers:
         if until == END_OF_TIME and self._over is None:
             self._over = set()
         ctx, due, call, over = self._ctx, self._due[time], operator.on_timer, self._over
-        while taken := due.take(until, _AT_ONCE):
-            entries = self._store.changing([entry for _, entry in taken])
-            for number, (at, entry) in enumerate(taken):
-                if due.is_before(at):  # an earlier one was set meanwhile
+        added, in_event_time = due.added, time == "event" and operator.time_of_state is not None
+        while taken := due.take_entries(until, _AT_ONCE):
+            values = entries = None
+            moved: dict[Any, None] = {}
+            if self._interrupts:
+                entries = self._store.changing([one[2] for one in taken])
+            else:
+                values = self._store.take_out([one[2] for one in taken])
+                self._firing = (taken, values)
+            for number, (at, _, entry) in enumerate(taken):
+                if values is not None:
+                    if values[number] != at and not self._is_due(entry, at, values[number], moved):
+                        continue
+                    self._position = number
+                elif added and added[0][0] < at:  # an earlier one was set meanwhile
                     due.put_back(taken[number:])
                     break
-                if entries.get(entry) != at:
-                    continue  # cancelled, or moved
-                del entries[entry]
+                else:
+                    assert entries is not None
+                    if entries.get(entry) != at:
+                        continue
+                    del entries[entry]
                 if over is not None:
                     over.add(entry)
-                ctx.key, _, name = entry
+                key, _, name = entry
+                ctx.key = key
+                if in_event_time:
+                    ctx.event_us = at
                 mark = ctx.mark()
                 try:
-                    call(ctx.key, name, at, ctx)
+                    call(key, name, at, ctx)
                 except Exception as error:
-                    self._fail(operator, Timer(entry[0], name, at), mark, error)
+                    self._fail(operator, Timer(key, name, at), mark, error)
+                if values is not None and self._firing is None:
+                    values, entries = None, self._store.changing([one[2] for one in taken[number:]])
+            self._firing = None
+            ctx.event_us = NO_WATERMARK
             yield
         if time == "processing":
             self._wake()
+
+    def _is_due(self, entry: Any, at: int, set_to: int | None, moved: dict[Any, None]) -> bool:
+        """Whether a timer that was moved, and taken out at an earlier place in the order, is due here."""
+        assert self._store is not None
+        if set_to is not None:
+            self._store.put(entry, set_to)
+            moved[entry] = None
+            return False
+        if entry not in moved or self._store.get(entry) != at:
+            return False
+        self._store.delete(entry)
+        return True
 
     def _fail(self, operator: "Operator", timer: Timer, mark: Any, error: Exception) -> None:
         """`on_timer` raised: its output is discarded, and the operator decides."""
@@ -250,6 +306,14 @@ class Timers:
 
     @property
     def _entries(self) -> StateBackend[Any, int]:
+        if self._firing is not None:  # a timer that fires looks at others, or changes them
+            (taken, values), self._firing, self._interrupts = self._firing, None, True
+            assert self._store is not None
+            for (_, _, entry), at in islice(
+                zip(taken, values, strict=True), self._position + 1, None
+            ):
+                if at is not None:
+                    self._store.put(entry, at)
         if self._store is None:
             self._store = self._make_store()
         return self._store

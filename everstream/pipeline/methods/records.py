@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import polars as pl
 
 from everstream.errors import GraphError, UserError
-from everstream.pipeline.batch import Batch
+from everstream.pipeline.calls.options import AnswerCache, CallOptions, RateLimit, Replay
 from everstream.pipeline.checkpointing import seconds
-from everstream.pipeline.graph import base_name
+from everstream.pipeline.graph import Broadcast, ByKey, ByRoute, base_name
+from everstream.pipeline.keys import Keying
 from everstream.pipeline.methods.base import Options, StreamBase, function_for, predicate_for
-from everstream.pipeline.operator import Operator, StateKind
+from everstream.pipeline.operator import Operator, StateKind, expires_by_event_time
 from everstream.pipeline.operators import builtin
 from everstream.pipeline.operators.batching import Batches
+from everstream.pipeline.operators.forms import Form
 from everstream.pipeline.rejects import OnError
-from everstream.pipeline.times import Unit
+from everstream.pipeline.times import TimeOf, Unit
 from everstream.pipeline.types import Row, T, U, Value, Values
 
 if TYPE_CHECKING:
@@ -84,17 +87,9 @@ class RecordMethods(StreamBase[T]):
     @overload
     def map_batches(
         self,
-        function: Callable[[Any], pl.DataFrame],
-        *,
-        name: str | None = None,
-        shards: int | None = None,
-        on_error: OnError = "fail",
-    ) -> Stream[Row]: ...
-    @overload
-    def map_batches(
-        self,
         function: Callable[[Any], list[U]],
         *,
+        as_: Form | None = None,
         name: str | None = None,
         shards: int | None = None,
         on_error: OnError = "fail",
@@ -102,28 +97,129 @@ class RecordMethods(StreamBase[T]):
     @overload
     def map_batches(
         self,
-        function: Callable[[Any], Batch],
+        function: Callable[[Any], Any],
         *,
+        as_: Form | None = None,
         name: str | None = None,
         shards: int | None = None,
         on_error: OnError = "fail",
     ) -> Stream: ...
     def map_batches(
         self,
-        function: Callable[[Any], Batch],
+        function: Callable[[Any], Any],
         *,
+        as_: Form | None = None,
         name: str | None = None,
         shards: int | None = None,
         on_error: OnError = "fail",
     ) -> Stream:
         """Replace each batch by function(batch): a Polars DataFrame or a list of records.
 
+        as_: the form in which the function wants the batch: "polars", "pandas", "arrow" (a Table) or
+        "numpy" (a dict of arrays, or an array if the records are plain values). Default: as its
+        parameter is annotated (`pd.DataFrame`, `pa.Table`, `pa.RecordBatch`, `np.ndarray`), otherwise
+        as it comes. It may return any of these forms. A value that has no exact counterpart is
+        refused.
+
         >>> rows = es.Pipeline("sorted").source(es.Range(3, column="n"))
         >>> rows.map_batches(lambda frame: frame.reverse()).collect().run().collected()
         [{'n': 2}, {'n': 1}, {'n': 0}]
+        >>> def halves(columns):
+        ...     return {"half": columns["n"] / 2}
+        >>> rows = es.Pipeline("halves").source(es.Range(3, column="n"))
+        >>> rows.map_batches(halves, as_="numpy").collect().run().collected()
+        [{'half': 0.0}, {'half': 0.5}, {'half': 1.0}]
         """
-        operator = builtin.MapBatches(function_for("map_batches", function))
+        operator = builtin.MapBatches(function_for("map_batches", function), as_)
         return self._then("map_batches", operator, Options(name, shards, on_error))
+
+    @overload
+    def map_async(
+        self,
+        function: Callable[[T], Awaitable[U]],
+        *,
+        concurrency: int = 10,
+        timeout: str | float | timedelta | None = None,
+        retries: int = 0,
+        backoff: str | float | timedelta = "200ms",
+        rate: RateLimit | str | float | None = None,
+        ordered: bool = True,
+        replay: Replay = "logged",
+        cache: AnswerCache | str | float | timedelta | None = None,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stream[U]: ...
+    @overload
+    def map_async(
+        self,
+        function: Callable[[T], U],
+        *,
+        concurrency: int = 10,
+        timeout: str | float | timedelta | None = None,
+        retries: int = 0,
+        backoff: str | float | timedelta = "200ms",
+        rate: RateLimit | str | float | None = None,
+        ordered: bool = True,
+        replay: Replay = "logged",
+        cache: AnswerCache | str | float | timedelta | None = None,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stream[U]: ...
+    def map_async(
+        self,
+        function: Callable[[T], Any],
+        *,
+        concurrency: int = 10,
+        timeout: str | float | timedelta | None = None,
+        retries: int = 0,
+        backoff: str | float | timedelta = "200ms",
+        rate: RateLimit | str | float | None = None,
+        ordered: bool = True,
+        replay: Replay = "logged",
+        cache: AnswerCache | str | float | timedelta | None = None,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stream:
+        """Replace each record by the answer of a service: many calls at once, none in the way of others.
+
+        Coroutine functions run on an event loop, all others in threads. Each shard has up to
+        `concurrency` calls under way. They are part of every checkpoint: after a failure, those without
+        an answer are made again. With replay="logged", an answer is written to the store before it is
+        emitted, and that call is not made again. replay="repeat" is for calls that may be repeated: it
+        logs nothing.
+
+        timeout: for each attempt; default: none. retries: how often a failed call is repeated.
+        backoff: the wait before the first retry; it doubles with each, up to 30 s. A service that asks
+        to wait (`es.RetryAfter`, Retry-After) is left alone for that time. rate: calls per second,
+        "90/min" or an `es.RateLimit`. ordered: emit answers in the order of their records. cache: how
+        long an answer is used for equal records ("10m"), or an `es.AnswerCache`.
+
+        >>> async def price(item):
+        ...     return {"item": item, "price": len(item)}
+        >>> items = es.Pipeline("prices").source(es.FromList(["pear", "fig"]))
+        >>> items.map_async(price, concurrency=50).collect().run().collected()
+        [{'item': 'pear', 'price': 4}, {'item': 'fig', 'price': 3}]
+        """
+        from everstream.pipeline.calls.map_async import MapAsync
+        from everstream.pipeline.calls.result_log import content_key
+
+        options = CallOptions.of(
+            concurrency, timeout, retries, backoff, rate, ordered, replay, cache
+        )
+        operator = MapAsync(function_for("map_async", function), options)
+        asked: StreamBase[T] = self
+        if replay == "logged" and isinstance(self._routing, Broadcast | ByRoute):
+            raise UserError(
+                "map_async after broadcast() or route() cannot log answers, because it must choose the "
+                "shard of a record, to find its answer there. Use key_by, or replay='repeat'."
+            )
+        if replay == "logged" and not isinstance(self._routing, ByKey):
+            # A record that comes again must reach the shard that has its answer.
+            asked = self._leaving(self._origins, ByKey(Keying(content_key)))
+        return asked._then("map_async", operator, Options(name, shards, on_error))
 
     def batch(
         self,
@@ -212,8 +308,27 @@ class RecordMethods(StreamBase[T]):
             )
         if ordered:
             shards = 1 if shards is None else shards
+        if expires_by_event_time(operator):
+            operator.time_of_state = self._time_of_state(operator)
         options = Options(name, shards, on_error, state)
         return self._then(base_name(operator), operator, options, ordered)
+
+    def _time_of_state(self, operator: Operator) -> TimeOf:
+        """How to read the time of the records that come to an operator whose state expires by it."""
+        from everstream.pipeline.methods.time import time_of
+
+        time = time_of(self.pipeline.graph, self._origins)
+        if time is None:
+            raise UserError(
+                f"{type(operator).__name__} declares state with ttl_time='event', and its records have no "
+                "event time: put .event_time(...) in front of it, or use ttl_time='processing'."
+            )
+        if type(operator).process_batch is not Operator.process_batch:
+            raise UserError(
+                f"{type(operator).__name__} declares state with ttl_time='event', which counts by the time "
+                "of each record: define process(record, ctx) instead of process_batch."
+            )
+        return time
 
     def transact(
         self,
@@ -279,7 +394,7 @@ class RecordMethods(StreamBase[T]):
         while waiting:
             name = waiting.pop()
             what = graph.nodes[name].what
-            if isinstance(what, Operator) and what.announces_watermarks:
+            if isinstance(what, Operator) and what.announces_watermarks and not what.holds_records:
                 return True
             if name not in seen:
                 seen.add(name)

@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 
 import polars as pl
 
-from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, columns_of, where
 from everstream.pipeline.event_time.lateness import RecordWatermarks
 from everstream.pipeline.operator import Context, Operator
+from everstream.pipeline.operators.forms import Form, as_batch_of, form_for, in_form
 from everstream.pipeline.operators.purity import all_plain, is_plain
 from everstream.pipeline.spreading import Spread
 from everstream.pipeline.times import TimeOf
@@ -92,20 +92,16 @@ class MapBatches(Operator):
     whole_batches = True
     """Its output may depend on where the batch begins and ends."""
 
-    def __init__(self, function: Callable[[Batch], Batch]) -> None:
+    def __init__(self, function: Callable[[Any], Any], as_: Form | None = None) -> None:
         self.function = function
+        self.form, self.record_batch = form_for(function, as_)
 
     def describe_state(self) -> None:
         """The function sees no state."""
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
-        result = self.function(batch)
-        if not isinstance(result, pl.DataFrame | list):
-            raise UserError(
-                "the function given to map_batches must return a Polars DataFrame or a list, "
-                f"not {type(result).__name__}"
-            )
-        ctx.emit_batch(result)
+        given = in_form(batch, self.form, self.record_batch, ctx.operator)
+        ctx.emit_batch(as_batch_of(self.function(given), ctx.operator))
 
 
 class _Expressions(Operator):

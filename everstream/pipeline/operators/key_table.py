@@ -57,6 +57,8 @@ def _column_codes(column: pl.Series) -> tuple[Codes, Codes]:
             column = column.dt.cast_time_unit("us")
         one = column.to_physical().cast(pl.Int64).fill_null(0).to_numpy().view(np.uint64)
         two = np.full(len(column), of[kind.base_type()], dtype=np.uint64)
+    elif kind == pl.Struct:
+        one, two = key_codes(column.struct.unnest())
     elif kind == pl.Null:
         one = np.zeros(len(column), dtype=np.uint64)
         two = np.full(len(column), _NULL, dtype=np.uint64)

@@ -200,6 +200,10 @@ class DiskBackend(Generic[K, V]):
         self._dirty.update(wanted)
         return self._entries
 
+    def take_out(self, keys: list[K]) -> list[V | None]:
+        entries = self.changing(keys)
+        return [entries.pop(key, None) for key in keys]
+
     def touch(self, keys: Iterable[K]) -> None:
         self.changing(keys)
 

@@ -11,9 +11,10 @@ continues (`slicing.py`), so code that changes a value in place must mark its ke
 very large store stays unchanged meanwhile, under an overlay (`overlay.py`).
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, ClassVar, Generic, TypeVar, overload
 
 from everstream.errors import InternalError
@@ -207,6 +208,15 @@ class MemoryBackend(Generic[K, V]):
         self.touch(keys)
         return self._entries
 
+    def take_out(self, keys: list[K]) -> list[V | None]:
+        if self._outdated:
+            self._migrate(key for key in keys if key in self._entries)
+        deque(map(self._dirty.__setitem__, keys, repeat(None)), 0)
+        entries = self._entries
+        if type(entries) is dict:
+            return list(map(entries.pop, keys, repeat(None)))
+        return [_popped(entries, key) for key in keys]
+
     def touch(self, keys: Iterable[K]) -> None:
         self._dirty.update(dict.fromkeys(keys))
 
@@ -398,3 +408,12 @@ class MemoryBackend(Generic[K, V]):
             for key, value in self._entries.items()
             if times[id(value)] > 1 and not is_steady(value)
         }
+
+
+def _popped(entries: dict[K, V], key: K) -> V | None:
+    """Remove a key from an overlay, which has no `pop` that knows what is below."""
+    if key not in entries:
+        return None
+    value = entries[key]
+    del entries[key]
+    return value

@@ -350,6 +350,37 @@ def _rates(text: str) -> list[float]:
     return rates
 
 
+@bench.command()
+def language(
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Measure this part alone (map_async or timers; may be given again); the other figures of "
+            "an existing --json file stay in it."
+        ),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each part.")] = 3,
+    json_file: JsonFile = None,
+) -> None:
+    """Measure what pipelines are written with, against the bare loop or built-in closest to it.
+
+    Calls per second of map_async against a bare asyncio loop: both ask a local HTTP service that
+    stalls and fails, in turn. The timers that fall due per second on one core.
+
+    Example: everstream bench language --json language.json
+    """
+    from everstream_lab.bench.language.runner import PARTS, measure
+
+    unknown = set(only or ()) - PARTS.keys()
+    if unknown:
+        raise UserError(f"--only {unknown.pop()}: the parts are {', '.join(PARTS)}.")
+    run_benchmark(
+        lambda progress: measure(only or list(PARTS), rounds, progress),
+        json_file,
+        keep_earlier=only is not None,
+    )
+
+
 @bench.command("open")
 def open_(
     slots: Annotated[int, typer.Option(min=1, help="Drivers that have opened the store.")] = 5_000,

@@ -7,6 +7,7 @@ import pytest
 
 from everstream.core.orders import Outcome
 from everstream.events import EpochRepeated
+from everstream.simulation.language_shapes import LANGUAGE_SHAPES
 from everstream.simulation.shapes import (
     EVENT_TIME_SHAPES,
     SHAPES,
@@ -40,7 +41,7 @@ def test_two_thousand_seeds_end_with_exactly_the_right_output(first: int) -> Non
         check(LocalWorld(seed, shape_for(seed)), seed)
 
 
-@pytest.mark.parametrize("make", [*EVENT_TIME_SHAPES, columns])
+@pytest.mark.parametrize("make", [*EVENT_TIME_SHAPES, *LANGUAGE_SHAPES, columns])
 def test_columns_windows_late_records_and_joins_survive_faults(
     make: Callable[[random.Random], Shape],
 ) -> None:
@@ -49,7 +50,7 @@ def test_columns_windows_late_records_and_joins_survive_faults(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("make", [*EVENT_TIME_SHAPES, columns])
+@pytest.mark.parametrize("make", [*EVENT_TIME_SHAPES, *LANGUAGE_SHAPES, columns])
 def test_columns_windows_late_records_and_joins_survive_faults_with_many_seeds(
     make: Callable[[random.Random], Shape],
 ) -> None:

@@ -7,9 +7,12 @@ import pytest
 from typer.testing import CliRunner
 
 from everstream.cli.app import app, main
+from everstream.connectors.collect import Collect
+from everstream.connectors.generate.sources import Range
 from everstream.core.registry import PROTOCOLS
 from everstream.core.scheme import scheme_of
 from everstream.errors import UserError
+from everstream.pipeline.stream import Pipeline
 from everstream_lab.bench.protocols.costs import Costs
 from everstream_lab.bench.protocols.grid import (
     PAPER_QUERIES,
@@ -18,7 +21,7 @@ from everstream_lab.bench.protocols.grid import (
     cells,
     checkpointing,
 )
-from everstream_lab.bench.protocols.measure import Measured, measure
+from everstream_lab.bench.protocols.measure import Measured, lost_messages, measure
 from everstream_lab.bench.protocols.report import write_report
 from everstream_lab.bench.protocols.results import Results
 from everstream_lab.bench.protocols.summary import calm_table, killed_table, rows_of, verdicts
@@ -84,7 +87,10 @@ def test_every_protocol_is_what_it_says() -> None:
         assert chosen is None or chosen.every_s == 1.5
         scheme = scheme_of(chosen)
         assert (scheme.name, scheme.exactly_once) == (cell.protocol, cell.exact)
-        assert (scheme.log == "memory") == (cell.way == "uncoordinated (memory)")
+        assert (scheme.log == "memory") == cell.way.endswith(" (memory)")
+    grid = cells(["nexmark-2-half"], list(PROTOCOLS), (1.5,), (True,), 1)
+    in_memory = {cell.protocol for cell in grid if cell.log == "memory"}
+    assert in_memory == {"uncoordinated", "hmnr", "bcs"}
 
 
 def test_a_real_run_with_a_kill_is_exact_and_tells_how_it_came_back() -> None:
@@ -113,10 +119,33 @@ def test_the_tables_put_the_paper_beside_the_medians() -> None:
     (row,) = rows_of(runs)
     head, (line,) = calm_table([row], Setting())
     assert dict(zip(head, line, strict=True))["mean ms"] == "20.0"
-    assert line[-3:] == ["45", "214", "18"], "FERDiS: CIC, every 10 s"
+    ferdis = ["45", "37", "100", "214", "222", "18", "68", "20"]
+    assert line[-8:] == ferdis, "FERDiS: CIC, every 10 s"
     head, (line,) = killed_table([row], Setting())
     told = dict(zip(head, line, strict=True))
     assert (told["back s"], told["went back"], told["paper: back"]) == ("1.50", "2 of 5", "4.2")
+    assert line[-7:] == ["4.2", "0.3", "2.6", "0.5", "20,547", "659", "1.0"]
+
+
+def test_lost_messages_are_counted_as_messages_and_as_seconds_of_output() -> None:
+    pipeline = Pipeline("lossy")
+    numbers = pipeline.source(Range(10), name="numbers")
+    both = numbers.filter(bool, name="first").union(numbers.filter(bool, name="second"))
+    both.map(str, name="texts").sink(Collect(), name="out")
+    counts = {
+        "numbers": (0, 10),
+        "first": (9, 5),
+        "second": (10, 4),
+        "texts": (7, 7),
+        "out": (7, 7),
+    }
+    assert lost_messages(pipeline.graph, counts) == (10 - 9) + (5 + 4 - 7)
+    cell = Cell("nexmark-3-large", "hmnr", 1.0, failure=True, log="memory")
+    (row,) = rows_of([measured(cell, lost_messages=n, output_per_s=100.0) for n in (20, 40, 90)])
+    head, (line,) = killed_table([row], Setting())
+    at = head.index("lost messages")
+    assert line[at : at + 3] == ["40", "29", "0.40"]
+    assert line[-3:] == ["288", "25", "1.8"], "FERDiS: NEXMark 3 L, CIC every 10 s"
 
 
 def test_the_verdicts_can_fail() -> None:

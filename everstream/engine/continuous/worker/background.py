@@ -38,6 +38,7 @@ class Background:
         os.set_blocking(self.wake_fd, False)
         os.set_blocking(self._write_fd, False)
         self._done: deque[Callable[[], None]] = deque()
+        self._closed = False
         self._queues: list[SimpleQueue[Any]] = []
         self._uploads = self._start("everstream-upload", UPLOAD_NICENESS)
         self._commits = self._start("everstream-commit")
@@ -97,13 +98,19 @@ class Background:
     def close(self) -> None:
         for queue in self._queues:
             queue.put(None)
+        self._closed = True
         os.close(self._write_fd)
         os.close(self.wake_fd)
 
     def post(self, callback: Callable[[], None]) -> None:
         self._done.append(callback)
-        with suppress(OSError):  # awake already, or closing
-            os.write(self._write_fd, b"!")
+        self.wake_up()
+
+    def wake_up(self) -> None:
+        """End the sleep of the main thread; any thread may call this."""
+        if not self._closed:
+            with suppress(OSError):  # awake already, or closing
+                os.write(self._write_fd, b"!")
 
     def _start(self, name: str, niceness: int = 0) -> "SimpleQueue[Any]":
         queue: SimpleQueue[Any] = SimpleQueue()

@@ -51,6 +51,7 @@ from everstream.engine.continuous.worker.process import WorkerProcess, be_quick
 from everstream.engine.faults.injection import KillAfter, KillAt, KillNow
 from everstream.errors import EnvironmentFault, EverstreamError, FramesLost, InternalError
 from everstream.events import MemoryNear
+from everstream.pipeline.calls.services import CallServices
 from everstream.runtime.engine_api import CommitJob, Upload
 from everstream.runtime.message_log import Segment
 from everstream.runtime.runner import ShardRunner
@@ -137,6 +138,7 @@ class Worker:
         self.asked_s = 0.0
         """When the runners last stepped."""
         self.local_work: deque[Any] = deque()
+        self.services = CallServices(self.store.blobs, self.background.wake_up)
         self.runners = {
             shard: ShardRunner(self.plan, shard, task.scheme, self, measures=task.measures)
             for shard in self.plan.workers[id]
@@ -388,7 +390,7 @@ class Worker:
         if now != before or now_s >= told_s + IDLE_PROGRESS_EVERY_S:
             self._told[shard.id] = (now, now_s)
             self._say(runner.progress())
-        return now != before
+        return bool(now != before)
 
     def _check_links(self, now_s: float) -> None:
         self.to_driver.look(now_s)

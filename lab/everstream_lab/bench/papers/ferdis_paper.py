@@ -51,6 +51,11 @@ class PaperLoss:
     input_per_s: int
     output_per_s: float
 
+    @property
+    def lost_s(self) -> float:
+        """The lost messages as seconds of output: the paper's column "lost throughput"."""
+        return self.lost / self.output_per_s
+
 
 def _keyed(rows: str) -> dict[PaperRun, list[str]]:
     runs = {}
@@ -160,12 +165,16 @@ nhop CIC 15 27 1.1 22.0 8.64
 """Table 5: one failure. The rollback distances of NHop under UC are the domino effect."""
 
 LOSS = {
-    run: PaperLoss(int(v[0]), int(v[1]), v[2], int(v[3]) * 1000, float(v[4]) * 1000)
+    run: PaperLoss(int(v[0]), int(v[1]), v[2], round(float(v[3]) * 1000), float(v[4]) * 1000)
     for run, v in _keyed("""
 nexmark-2 UC 10 14304 9421 filter 45 22.6
 nexmark-2 UC 15 35948 4512 filter 45 22.5
 nexmark-2 CIC 10 20547 659 filter 45 21.6
 nexmark-2 CIC 15 32905 586 filter 45 21.8
+nexmark-3-large UC 10 173 126 join 5.4 0.16
+nexmark-3-large UC 15 368 251 join 5.4 0.16
+nexmark-3-large CIC 10 288 25 join 5.4 0.16
+nexmark-3-large CIC 15 529 14 join 5.4 0.16
 nexmark-3-small UC 10 915 1411 join 25 4.9
 nexmark-3-small UC 15 4345 4874 join 25 4.8
 nexmark-3-small CIC 10 6565 1887 join 25 4.6

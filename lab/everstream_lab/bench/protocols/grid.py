@@ -126,7 +126,7 @@ def cells(
 ) -> list[Cell]:
     """The grid, repeat by repeat, so that a run cut short has something of everything.
 
-    With `memory`, uncoordinated runs come with logs in memory, too, as FERDiS had them; with
+    With `memory`, protocols with logs come with logs in memory, too, as FERDiS had them; with
     `microbatch`, aligned ones come with one Spark job per epoch, too.
     """
     for query in queries:
@@ -135,8 +135,8 @@ def cells(
     ways: list[tuple[str, KeptLog, EngineName]] = [
         (named(protocol).name, "durable", "tasks") for protocol in protocols
     ]
-    if memory and "uncoordinated" in protocols:
-        ways.append(("uncoordinated", "memory", "tasks"))
+    if memory:
+        ways += [(name, "memory", "tasks") for name in protocols if named(name).logs]
     if microbatch and "aligned" in protocols:
         ways.append(("aligned", "durable", "microbatch"))
     return [

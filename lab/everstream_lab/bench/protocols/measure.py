@@ -4,6 +4,7 @@ Latency counts from the moment a record was due, so waiting shows. The kill is S
 process of the query's middle operator. The output is held against the answer of plain SQL.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
@@ -15,6 +16,8 @@ from everstream.core.orders import Outcome
 from everstream.engine.faults.kills import Kill
 from everstream.engine.result import RunResult
 from everstream.engine.run import run
+from everstream.pipeline.graph import Broadcast, Graph
+from everstream.pipeline.operator import OUT
 from everstream.pipeline.stream import Pipeline
 from everstream_lab.bench.latency import Arrivals, Timed, read_arrivals, wall_clock_s
 from everstream_lab.bench.protocols.grid import Cell, Setting, checkpointing
@@ -43,7 +46,7 @@ class Measured:
     size_bytes: int
     log_bytes: int
     take_ms: float
-    """From the decision to a durable checkpoint, on average."""
+    """How long a shard stood still for a checkpoint, on average."""
     lost: int
     duplicated: int
     untrue: int
@@ -56,6 +59,11 @@ class Measured:
     """How many shards went back."""
     shards: int | None = None
     replayed: int | None = None
+    take_deviation_ms: float = 0.0
+    durable_ms: float = 0.0
+    """From the decision to a durable checkpoint, on average; the shard works on meanwhile."""
+    lost_messages: int = 0
+    """Records that an operator had sent and the next one never received."""
     curve: Columns = field(default_factory=dict)
     """Around the kill, or from the start: at_s, records_per_s, mean_ms, p99_ms."""
 
@@ -106,17 +114,46 @@ def measure(cell: Cell, setting: Setting, master: str = "local[4]") -> Measured:
         checkpoint_stats.forced,
         checkpoint_stats.size_bytes,
         checkpoint_stats.log_bytes,
-        1e3 * (checkpoint_stats.capture_s + checkpoint_stats.upload_s) / taken,
+        1e3 * checkpoint_stats.capture_s / taken,
         verdict.lost,
         verdict.duplicated,
         verdict.untrue,
         result.lost_frames,
+        take_deviation_ms=1e3 * _deviation_s(result),
+        durable_ms=1e3 * (checkpoint_stats.capture_s + checkpoint_stats.upload_s) / taken,
+        lost_messages=lost_messages(pipeline.graph, result.counts),
     )
     if killed_s is not None:
         _add_recovery(measured, result, arrivals, killed_s, query.beat_s(inputs))
     else:
         measured.curve = _curve(arrivals, began_s, setting.warm_up_s, setting.run_s)
     return measured
+
+
+def _deviation_s(result: RunResult) -> float:
+    """Of the times that shards stood still, over the checkpoints that became part of a line."""
+    records = [record for manifest in result.checkpoints for record in manifest.records.values()]
+    took_s = {(record.shard, record.number): record.capture_s for record in records}
+    return float(np.std(list(took_s.values()))) if took_s else 0.0
+
+
+def lost_messages(graph: Graph, counts: Mapping[str, tuple[int, int]]) -> int:
+    """Records that were sent along an edge and not received, in a run that has finished.
+
+    Edges with side outputs and broadcasts do not count: what was sent there is not counted apart.
+    """
+    lost = 0
+    for name in graph.nodes:
+        edges = graph.inputs(name)
+        plain = all(
+            one.output == OUT and not isinstance(one.routing, Broadcast)
+            for edge in edges
+            for one in (edge, *graph.outputs(edge.sender))
+        )
+        if edges and plain and name in counts and all(edge.sender in counts for edge in edges):
+            sent = sum(counts[edge.sender][1] for edge in edges)
+            lost += max(0, sent - counts[name][0])
+    return lost
 
 
 def _killed_s(result: RunResult) -> float | None:

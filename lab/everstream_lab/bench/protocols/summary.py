@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, pstdev
 from typing import Any
 
 from everstream.core.registry import named
@@ -66,8 +66,9 @@ def rows_of(runs: Iterable[Measured]) -> list[Row]:
 def calm_table(rows: Sequence[Row], setting: Setting) -> tuple[list[str], list[list[str]]]:
     """Without failures: throughput, latency, checkpoints."""
     head = [
-        *("query", "protocol", "every s", "in/s", "out/s", "mean ms", "p95 ms", "p99 ms"),
-        *("regular", "forced", "KB", "log KB", "take ms", "paper: mean", "p99", "forced"),
+        *("query", "protocol", "every s", "in/s", "out/s", "mean ms", "±", "p95 ms", "p99 ms"),
+        *("regular", "forced", "KB", "log KB", "take ms", "±", "durable ms"),
+        *("paper: mean", "±", "p95", "p99", "regular", "forced", "take", "±"),
     ]
     lines = []
     for row in rows:
@@ -81,6 +82,7 @@ def calm_table(rows: Sequence[Row], setting: Setting) -> tuple[list[str], list[l
                 *(row.query, row.way, f"{row.interval_s:g}", f"{runs[0].input_per_s:,.0f}"),
                 *(_middle(runs, lambda run: run.output_per_s, ",.0f"),),
                 *(_middle(runs, lambda run: run.mean_ms, ".1f"),),
+                *(_middle(runs, lambda run: run.deviation_ms, ".1f"),),
                 *(_middle(runs, lambda run: run.p95_ms, ".1f"),),
                 *(_middle(runs, lambda run: run.p99_ms, ".1f"),),
                 *(_middle(runs, lambda run: run.regular, ".0f"),),
@@ -88,9 +90,10 @@ def calm_table(rows: Sequence[Row], setting: Setting) -> tuple[list[str], list[l
                 *(_middle(runs, lambda run: run.size_bytes / 1e3, ",.0f"),),
                 *(_middle(runs, lambda run: run.log_bytes / 1e3, ",.0f"),),
                 *(_middle(runs, lambda run: run.take_ms, ".1f"),),
-                NONE if latency is None else f"{latency.mean_ms:.0f}",
-                NONE if latency is None else f"{latency.p99_ms:.0f}",
-                NONE if taken is None else str(taken.forced),
+                *(_middle(runs, lambda run: run.take_deviation_ms, ".1f"),),
+                *(_middle(runs, lambda run: run.durable_ms, ".1f"),),
+                *_figures(latency, "mean_ms", "deviation_ms", "p95_ms", "p99_ms"),
+                *_figures(taken, "regular", "forced", "take_ms", "deviation_ms"),
             ]
         )
     return head, lines
@@ -101,7 +104,8 @@ def killed_table(rows: Sequence[Row], setting: Setting) -> tuple[list[str], list
     head = [
         *("query", "protocol", "every s", "back s", "restore s", "rollback s", "given up"),
         *("went back", "replayed", "lost", "doubled", "untrue"),
-        *("paper: back", "rollback", "lost"),
+        *("lost messages", "±", "lost throughput s"),
+        *("paper: back", "±", "rollback", "±", "lost messages", "±", "lost throughput s"),
     ]
     lines = []
     for row in rows:
@@ -121,12 +125,33 @@ def killed_table(rows: Sequence[Row], setting: Setting) -> tuple[list[str], list
                 _middle(runs, lambda run: run.replayed, ",.0f"),
                 *(str(sum(getattr(run, n) for run in runs)) for n in ("lost", "duplicated")),
                 str(sum(run.untrue for run in runs)),
-                NONE if back is None else f"{back.recovery_s / setting.factor:.1f}",
-                NONE if back is None else f"{back.rollback_s / setting.factor:.1f}",
-                NONE if loss is None else f"{loss.lost:,}",
+                _middle(runs, lambda run: run.lost_messages, ",.0f"),
+                f"{pstdev(run.lost_messages for run in runs):,.0f}",
+                _middle(runs, _lost_s, ".2f"),
+                *(
+                    NONE if back is None else f"{getattr(back, name) / setting.factor:.1f}"
+                    for name in BACK
+                ),
+                *_figures(loss, "lost", "lost_deviation"),
+                NONE if loss is None else f"{loss.lost_s:.1f}",
             ]
         )
     return head, lines
+
+
+BACK = ("recovery_s", "recovery_deviation_s", "rollback_s", "rollback_deviation_s")
+
+
+def _lost_s(run: Measured) -> float | None:
+    """The lost messages as seconds of output before the kill."""
+    return run.lost_messages / run.output_per_s if run.output_per_s else None
+
+
+def _figures(of_paper: Any, *names: str) -> list[str]:
+    """The paper's figures, if it has any for this row."""
+    if of_paper is None:
+        return [NONE] * len(names)
+    return [f"{getattr(of_paper, name):,.0f}" for name in names]
 
 
 def verdicts(rows: Sequence[Row]) -> list[tuple[str, bool]]:

@@ -1,0 +1,150 @@
+"""Joins, deduplication and ranks in real processes that are killed: the output of a sequential program."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import everstream as es
+
+TOTAL, KEYS, SIZE = 6_000, 50, 200
+
+
+def numbers(start: int, stop: int) -> pl.DataFrame:
+    rows = pl.select(t=pl.int_range(start, stop, dtype=pl.Int64))
+    return rows.with_columns(k=pl.col("t") * 7919 % KEYS)
+
+
+def others(start: int, stop: int) -> pl.DataFrame:
+    return numbers(start, stop).filter(pl.col("t") >= 0).with_columns(k=pl.col("k") // 2 * 3)
+
+
+SCHEMA = {"t": pl.Int64, "k": pl.Int64}
+
+
+def timed(pipeline: es.Pipeline, name: str, make: Any) -> es.Stream:
+    source = es.Paced(es.FromFunction(make, TOTAL, batch=60), 6_000)
+    return pipeline.source(source, name=name).event_time("t", unit="ms", name=f"{name}-time")
+
+
+def joined(pipeline: es.Pipeline) -> es.Stream:
+    left, right = timed(pipeline, "left", numbers), timed(pipeline, "right", others)
+    more: Any = {"schema": SCHEMA, "other_schema": SCHEMA, "name": "work", "shards": 2}
+    return left.interval_join(right, on="k", between=("-20ms", "30ms"), how="full", **more)
+
+
+def as_of(pipeline: es.Pipeline) -> es.Stream:
+    left, right = timed(pipeline, "left", numbers), timed(pipeline, "right", others)
+    over = pl.col("t") % 5 == 0
+    return left.join_as_of(
+        right, on="k", how="left", delete=over, other_schema=SCHEMA, name="work", shards=2
+    )
+
+
+def broadcast(pipeline: es.Pipeline) -> es.Stream:
+    left, right = timed(pipeline, "left", numbers), timed(pipeline, "right", others)
+    over = pl.col("t") % 5 == 0
+    return left.broadcast_join(
+        right, on="k", how="left", delete=over, other_schema=SCHEMA, name="work", shards=2
+    )
+
+
+def first(pipeline: es.Pipeline) -> es.Stream:
+    return timed(pipeline, "left", numbers).deduplicate("k", within="120ms", name="work", shards=2)
+
+
+def ranked(pipeline: es.Pipeline) -> es.Stream:
+    windows = timed(pipeline, "left", numbers).key_by("k").window(es.Tumbling("200ms"))
+    place = es.rank("t", descending=True)
+    return windows.with_columns(place=place, before=es.lag("t"), name="work", shards=2)
+
+
+def rows(make: Callable[[int, int], pl.DataFrame]) -> list[tuple[int, int]]:
+    return make(0, TOTAL).rows()
+
+
+def by_key(make: Callable[[int, int], pl.DataFrame]) -> dict[int, list[int]]:
+    times: dict[int, list[int]] = {}
+    for t, k in rows(make):
+        times.setdefault(k, []).append(t)
+    return times
+
+
+def expected_joined() -> Counter[Any]:
+    right, left = by_key(others), by_key(numbers)
+    out: Counter[Any] = Counter()
+    for t, k in rows(numbers):
+        near = [u for u in right.get(k, []) if -20 <= u - t <= 30]
+        out.update([(t, k, u) for u in near] or [(t, k, None)])
+    for u, k in rows(others):
+        if not any(-20 <= u - t <= 30 for t in left.get(k, [])):
+            out[None, k, u] += 1
+    return out
+
+
+def expected_as_of() -> Counter[Any]:
+    right = by_key(others)
+    out: Counter[Any] = Counter()
+    for t, k in rows(numbers):
+        newest = max((u for u in right.get(k, []) if u <= t), default=0)
+        out[t, k, newest if newest % 5 else None] += 1
+    return out
+
+
+def expected_first() -> Counter[Any]:
+    until: dict[int, int] = {}
+    out: Counter[Any] = Counter()
+    for t, k in rows(numbers):
+        if t >= until.get(k, 0):
+            out[t, k] += 1
+            until[k] = t + 120
+    return out
+
+
+def expected_ranked() -> Counter[Any]:
+    out: Counter[Any] = Counter()
+    for start in range(0, TOTAL, SIZE):
+        for k, times in by_key(numbers).items():
+            here = [t for t in times if start <= t < start + SIZE]
+            for i, t in enumerate(here):
+                out[t, k, len(here) - i, here[i - 1] if i else None, start, start + SIZE] += 1
+    return out
+
+
+CASES = {
+    "joined": (joined, expected_joined),
+    "as_of": (as_of, expected_as_of),
+    "broadcast": (broadcast, expected_as_of),
+    "first": (first, expected_first),
+    "ranked": (ranked, expected_ranked),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("protocol", ["aligned", "hmnr"])
+def test_killing_the_workers_of_the_operator_loses_and_doubles_nothing(
+    tmp_path: Path, name: str, protocol: str
+) -> None:
+    build, expected = CASES[name]
+    pipeline = es.Pipeline("language")
+    build(pipeline).collect(name="out")
+    checkpoint = (
+        es.Coordinated(every="60ms")
+        if protocol == "aligned"
+        else es.CommunicationInduced(every="60ms", rule="hmnr")
+    )
+    result = pipeline.run(
+        engine="local",
+        store=str(tmp_path / "store"),
+        checkpoint=checkpoint,
+        workers=3,
+        kill=["work:0@1200", "work:1@2400"],
+        max_restarts=10,
+    )
+    assert len(result.recoveries) == 2
+    frames = [batch for batch in result.batches("out") if isinstance(batch, pl.DataFrame)]
+    found: Counter[Any] = Counter(row for frame in frames for row in frame.rows())
+    assert found == expected()
