@@ -104,6 +104,13 @@ def test_a_real_run_with_a_kill_is_exact_and_tells_how_it_came_back() -> None:
     assert Measured.from_json(found.to_json()) == found
 
 
+def test_a_run_without_a_kill_has_its_curve_from_the_end_of_the_warm_up() -> None:
+    found = measure(Cell("nexmark-2-half", "uncoordinated", 0.5, failure=False), SHORT, "local[2]")
+    assert found.curve["at_s"][0] == SHORT.warm_up_s and found.restore_s is None
+    assert max(value or 0.0 for value in found.curve["records_per_s"]) > 0
+    assert any(value is not None for value in found.curve["mean_ms"])
+
+
 def test_the_tables_put_the_paper_beside_the_medians() -> None:
     cell = Cell("nexmark-2-half", "hmnr", 1.0, failure=False)
     runs = [measured(replace(cell, repeat=n), mean_ms=10.0 * n, forced=0) for n in (1, 2, 6)] + [

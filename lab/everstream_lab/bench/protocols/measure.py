@@ -7,7 +7,7 @@ process of the query's middle operator. The output is held against the answer of
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from everstream_lab.bench.protocols.grid import Cell, Setting, checkpointing
 from everstream_lab.bench.recovery.recovery_time import recovery
 from everstream_lab.bench.workloads.catalogue import QUERIES
 
+Columns: TypeAlias = dict[str, list[float | None]]
 STEP_S = 0.1
 AROUND_S = (3.0, 6.0)
 """How much before and after the kill the curves show."""
@@ -63,8 +64,8 @@ class Measured:
     """From the decision to a durable checkpoint, on average; the shard works on meanwhile."""
     lost_messages: int = 0
     """Records that an operator had sent and the next one never received."""
-    curve: dict[str, list[float | None]] = field(default_factory=dict)
-    """Around the kill: at_s, records_per_s, mean_ms, p99_ms."""
+    curve: Columns = field(default_factory=dict)
+    """Around the kill, or from the start: at_s, records_per_s, mean_ms, p99_ms."""
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "cell": self.cell.to_json()}
@@ -124,6 +125,8 @@ def measure(cell: Cell, setting: Setting, master: str = "local[4]") -> Measured:
     )
     if killed_s is not None:
         _add_recovery(measured, result, arrivals, killed_s, query.beat_s(inputs))
+    else:
+        measured.curve = _curve(arrivals, began_s, setting.warm_up_s, setting.run_s)
     return measured
 
 
@@ -175,9 +178,14 @@ def _add_recovery(
     measured.shards = sum(len(manifest.records) for manifest in result.checkpoints[-1:])
     measured.replayed = report.records_replayed
     earlier_s, later_s = AROUND_S
-    curve = arrivals.curve(STEP_S, killed_s - earlier_s, killed_s + later_s)
-    measured.curve = {
-        "at_s": [round(float(at_s - killed_s), 3) for at_s in curve.start_s],
+    measured.curve = _curve(arrivals, killed_s, -earlier_s, later_s)
+
+
+def _curve(arrivals: Arrivals, zero_s: float, from_s: float, to_s: float) -> Columns:
+    """Throughput and latency around a moment, from so long before it to so long after."""
+    curve = arrivals.curve(STEP_S, zero_s + from_s, zero_s + to_s)
+    return {
+        "at_s": [round(float(at_s - zero_s), 3) for at_s in curve.start_s],
         "records_per_s": [round(float(value), 1) for value in curve.records_per_s],
         "mean_ms": [_rounded(value * 1e3) for value in curve.mean_s],
         "p99_ms": [_rounded(value * 1e3) for value in curve.p99_s],
