@@ -46,7 +46,7 @@ def protocols(
     ] = None,
     memory: Annotated[
         bool,
-        typer.Option(help="Run uncoordinated also with logs in memory, as FERDiS had them."),
+        typer.Option(help="Run protocols with logs also with logs in memory, as FERDiS had them."),
     ] = True,
     microbatch: Annotated[
         bool,
