@@ -98,7 +98,7 @@ def test_the_benchmark_takes_every_name(tmp_path: Path) -> None:
         app,
         [
             *("bench", "protocols", "--query", "nexmark-2-half", "--interval", "1s", *named_all),
-            *("--failure", "none", "--repeats", "1", "--no-costs"),
+            *("--failure", "none", "--repeats", "1", "--no-costs", "--no-memory"),
             *("--json", str(file), "--html", str(tmp_path / "page.html")),
         ],
         env=WIDE,

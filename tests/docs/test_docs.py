@@ -250,6 +250,13 @@ def test_the_loop_of_the_protocols_page() -> None:
     assert Counter(result.collected("steps")) == Counter((n, steps(n)) for n in range(1, 1000))
 
 
+def test_the_operator_of_the_guide_decides_when_it_checkpoints() -> None:
+    sums = program("docs/guides/choose-a-checkpoint-protocol.md", 0)["sums"]
+    checkpoint = everstream.Uncoordinated(every="1s", every_records=500)
+    result = sums.run(checkpoint=checkpoint, master=MASTER)
+    assert sum(result.collected("out")) == sum(range(1_050))
+
+
 @on_all_engines_at_length
 def test_the_windows_of_the_event_time_page() -> None:
     (result,) = run_block("docs/explanation/event-time.md", 0).values()

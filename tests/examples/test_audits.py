@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import everstream as es
-from everstream.audit.comparison import Output, compare
+from everstream.audit.comparison import SinkOutput, compare
 from everstream.audit.kill_plan import KillSchedule, lasts_s, targets_of
 from everstream.audit.rehearsal import Rehearsal, rehearsed
 from everstream.audit.trial import EndGate
@@ -74,5 +74,5 @@ def test_an_example_comes_through_random_kills_with_the_same_output(
     expected, found = outputs(undisturbed), outputs(disturbed)
     assert expected.keys() == found.keys()
     for sink, shown in expected.items():
-        assert compare(sink, Output(shown), Output(found[sink])).verdict.exact, (sink, drawn)
+        assert compare(sink, SinkOutput(shown), SinkOutput(found[sink])).verdict.exact, (sink, drawn)
     assert any(report.injected for report in disturbed.recoveries)

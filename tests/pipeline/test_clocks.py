@@ -201,6 +201,7 @@ WALL_CLOCK = {
     "connectors/lake/delta.py": "shown beside a file of a table",
     "connectors/webhook.py": "for a server that says until when to wait; never longer than patience",
     "connectors/generate/paced.py": "only where no steady clock is known to both processes",
+    "pipeline/calls/attempts.py": "for a service that says until when to wait",
     "pipeline/times.py": "the ForwardClock itself",
     "pipeline/operator.py": "for contexts in tests; a chain gives its own",
     "state/local_recovery.py": "how old a folder is that nobody removed; a wrong one costs a copy",

@@ -87,6 +87,16 @@ class RecordMethods(StreamBase[T]):
     @overload
     def map_batches(
         self,
+        function: Callable[[Any], pl.DataFrame],
+        *,
+        as_: Form | None = None,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stream[Row]: ...
+    @overload
+    def map_batches(
+        self,
         function: Callable[[Any], list[U]],
         *,
         as_: Form | None = None,

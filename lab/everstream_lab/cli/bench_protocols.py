@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from everstream_lab.bench.protocols.results import Results
 
 console = Console()
-WIDTH = 170
+WIDTH = 200
 """The width that the tables need; a narrower terminal wraps them."""
 
 
