@@ -74,5 +74,8 @@ def test_an_example_comes_through_random_kills_with_the_same_output(
     expected, found = outputs(undisturbed), outputs(disturbed)
     assert expected.keys() == found.keys()
     for sink, shown in expected.items():
-        assert compare(sink, SinkOutput(shown), SinkOutput(found[sink])).verdict.exact, (sink, drawn)
+        assert compare(sink, SinkOutput(shown), SinkOutput(found[sink])).verdict.exact, (
+            sink,
+            drawn,
+        )
     assert any(report.injected for report in disturbed.recoveries)

@@ -141,7 +141,7 @@ def test_a_thousand_seeds_with_what_waits_on_disk_end_exactly(
 def test_the_loops_of_every_day_end_exactly_with_next_to_no_memory(
     protocol: str, tally: Counter[str]
 ) -> None:
-    check(protocol, range(6), Faults(), lambda seed: shape_for(seed, cycles=True))
+    check(protocol, range(12), Faults(), lambda seed: shape_for(seed, cycles=True))
     assert tally["at outputs"] + tally["at inputs"] > 0
 
 

@@ -56,7 +56,14 @@ WORDS = [
     ),
     *("lake-file", "lake-offset", "lake-transaction"),
     *("outdated", "paced-begun", "paced-offset", "part-name", "part-transaction"),
-    *("pending-name", "rejected", "sink-shard", "stage-transaction", "stream-offset", "table-transaction"),
+    *(
+        "pending-name",
+        "rejected",
+        "sink-shard",
+        "stage-transaction",
+        "stream-offset",
+        "table-transaction",
+    ),
     *("webhook-transaction", "spilled-frames"),
     *("kafka-offset", "kafka-transaction"),
 ]
