@@ -435,7 +435,7 @@ class Hands:
 
 
 def paced(load: Load, works_s: list[float], *, catch_up: bool = False) -> list[float]:
-    """When each item was given to a program that works so long on each."""
+    """When each item was given to a program that takes this time for each."""
     hands, given_s = Hands(), []
     items = load.pace(works_s, catch_up=catch_up, clock=hands.clock, sleep=hands.pass_by)
     for work_s in items:

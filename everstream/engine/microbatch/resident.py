@@ -157,7 +157,7 @@ class Resident:
                 records,
                 reason=reason,
                 attempt=attempt,
-                perhaps_elsewhere=True,  # Spark may repeat a task, and tells nobody
+                perhaps_elsewhere=True,  # Spark may repeat a task without a notice
             )
         )
         self.runner.on_command(Resume(generation, {}))

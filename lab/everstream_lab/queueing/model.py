@@ -217,7 +217,7 @@ class Model:
     operators: tuple[OperatorModel, ...]
     sources: tuple[SourceModel, ...]
     window_tuples: int = 0
-    """A window of so many tuples is over when the last of them has left; 0: `window_s` counts."""
+    """The number of tuples in a window, which ends when the last of them has left; 0: `window_s` counts."""
     checkpoints: Checkpoints | None = None
     failures: Failures | None = None
     behaviour: Behaviour = "discard"

@@ -182,7 +182,7 @@ def _add_recovery(
 
 
 def _curve(arrivals: Arrivals, zero_s: float, from_s: float, to_s: float) -> Columns:
-    """Throughput and latency around a moment, from so long before it to so long after."""
+    """Throughput and latency around a moment, for these times before and after it."""
     curve = arrivals.curve(STEP_S, zero_s + from_s, zero_s + to_s)
     return {
         "at_s": [round(float(at_s - zero_s), 3) for at_s in curve.start_s],
