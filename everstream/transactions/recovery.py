@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import entry_points
 from types import NoneType
 from typing import TYPE_CHECKING, Any, cast
@@ -406,8 +407,12 @@ PAPERS = ("wal", "dependency", "lsn-vector", "fast")
 """Schemes to compare with, of the distribution `everstream-lab`."""
 
 
+@cache
 def scheme_of(name: str) -> type[RecoveryScheme]:
-    """The scheme of this name; other distributions add theirs as entry points of one group."""
+    """The scheme of this name; other distributions add theirs as entry points of one group.
+
+    Kept once found: it is asked for in every batch, and the entry points are read from disk.
+    """
     if name in SCHEMES:
         return SCHEMES[name]
     added = entry_points(group="everstream.recovery_schemes")

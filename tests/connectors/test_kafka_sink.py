@@ -97,7 +97,7 @@ def conform(kafka: KafkaServer, reading: Reading, every: int) -> None:
 
 @pytest.mark.usefixtures("quick_disk")
 def test_kafka_is_exactly_once_through_some_crashes(kafka: KafkaServer, reading: Reading) -> None:
-    conform(kafka, reading, every=20)
+    conform(kafka, reading, every=40)
 
 
 @pytest.mark.long

@@ -40,11 +40,22 @@ def test_sqlite_is_exactly_once_through_every_crash() -> None:
 
 
 @pytest.mark.usefixtures("quick_disk")
+def test_postgres_is_exactly_once_through_some_crashes(postgres: PostgresServer) -> None:
+    conform(postgres, every=5)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("quick_disk")
 def test_postgres_is_exactly_once_through_every_crash(postgres: PostgresServer) -> None:
+    conform(postgres, every=1)
+
+
+def conform(postgres: PostgresServer, every: int) -> None:
     check_sink(
         lambda place: Postgres(postgres.dsn, table_for(place)),
         lambda _, who: postgres_rows(postgres.dsn, table_for(str(Path(who.store).parent)), who),
         batches=FRAMES,
+        every=every,
     )
 
 

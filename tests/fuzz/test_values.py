@@ -11,7 +11,7 @@ from tests.connectors.column_places import KINDS, ColumnPlace
 from tests.connectors.postgres_server import PostgresServer, install_postgres
 from tests.fuzz.values import Run
 
-QUICK, LONG = 100, 2_000
+QUICK, LONG = 50, 2_000
 
 
 def shared_memory() -> Any:
