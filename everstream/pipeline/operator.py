@@ -482,6 +482,8 @@ class Operator:
     "broadcast": all shards have the same. None: the number cannot change once there are entries."""
     announces_watermarks = False
     """Whether operators downstream get the watermark of `ctx.advance_watermark`, not the input's."""
+    watermark_delay_us = 0
+    """How much older than the watermark of its input a record that it emits may be."""
     holds_records = False
     """Whether it emits records later than it is given them, behind the watermarks that it holds back."""
     time_of_state: TimeOf | None = None

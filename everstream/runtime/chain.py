@@ -549,6 +549,8 @@ class ChainStages:
     def _pass_watermark(self, stage: ChainStage) -> None:
         """Pass on the watermark that a stage promises, if it has advanced."""
         watermark = stage.ctx.watermark
+        if stage.operator is not None and NO_WATERMARK < watermark < END_OF_TIME:
+            watermark -= stage.operator.watermark_delay_us
         announces = stage.operator is not None and stage.operator.announces_watermarks
         if announces and (watermark != END_OF_TIME or stage.ctx.pending):
             if self._unfinished:

@@ -47,6 +47,8 @@ class IntervalJoin(TimeJoin):
         super().__init__(keys, times, outer)
         self.lowest_us, self.highest_us = lowest_us, highest_us
         self.width_us = max((highest_us - lowest_us) // 4, 100_000)
+        # A partner may come this long after a row, and the pair has the times of both.
+        self.watermark_delay_us = max(highest_us, -lowest_us, 0)
 
     def describe_state(self) -> dict[str, Any]:
         between = f"{in_seconds(self.lowest_us)} to {in_seconds(self.highest_us)}"

@@ -44,6 +44,8 @@ class WindowRows(Operator):
         self.time = time
         self.window = window
         self.functions = dict(functions)
+        # Rows leave with their own times when their window ends.
+        self.watermark_delay_us = window.size_us
 
     def describe_state(self) -> dict[str, Any]:
         return {"operator": "window_rows", "window": self.window.describe()}

@@ -20,12 +20,15 @@ from everstream.pipeline.aggregation.local_parts import (
 )
 from everstream.pipeline.aggregation.window_functions import WindowFunction
 from everstream.pipeline.batch import Batch
+from everstream.pipeline.event_time.joins import TimeJoin
+from everstream.pipeline.event_time.outer import LEFT, RIGHT
 from everstream.pipeline.event_time.window_aggregates import (
     END,
     PaneAggregates,
     ProcessingTimeAggregates,
     SessionAggregates,
 )
+from everstream.pipeline.event_time.window_join import WindowJoin
 from everstream.pipeline.event_time.window_rows import WindowRows
 from everstream.pipeline.event_time.windows import Duration, Session, Sliding, Window
 from everstream.pipeline.graph import ByKey, Edge, Graph, Kind, OnDemand, Routing
@@ -119,7 +122,8 @@ class TimeMethods(StreamBase[T]):
         if time is None:
             raise UserError(
                 "windows and joins of event time need the time of records: put "
-                ".event_time(...) after each source, with the same arguments."
+                ".event_time(...) after each source, with the same arguments. Behind a join with "
+                "how='right' or how='full', give the window the time: .window(..., at=pl.coalesce(...))."
             )
         return time
 
@@ -309,6 +313,12 @@ def time_of(graph: Graph, origins: list[tuple[str, str]]) -> TimeOf | None:
             times.append(node.what.event_time)
         elif isinstance(node.what, PaneAggregates | SessionAggregates) and output == OUT:
             times.append(LastInstant(END, node.what.unit))
+        elif isinstance(node.what, WindowJoin) and output == OUT:
+            times.append(LastInstant(END, node.what.times[LEFT].unit))
+        elif isinstance(node.what, TimeJoin) and output == OUT:
+            if RIGHT in node.what.outer.sides:
+                return None  # a row without a partner has no time of the left side
+            times.append(node.what.times[LEFT])
         else:
             above: list[Edge] = [edge for edge in graph.inputs(name) if not edge.feedback]
             further = time_of(graph, [(edge.sender, edge.output) for edge in above])
