@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "connectors": {*WRITING, "hiding", "engine.spark.launcher"},
     "annotations": {*WRITING, "connectors"},
     "transactions": WRITING,
+    "processors": WRITING,
     "core": WRITING,
     "runtime": {*WRITING, "core"},
     "planning": {*WRITING, "core", "extras"},
@@ -64,6 +65,7 @@ and what engines share imports none of them."""
 
 LAZY = {
     *(("pipeline", "engine"), ("pipeline", "connectors"), ("pipeline", "transactions")),
+    ("pipeline", "processors"),
     *(("inspection", "transactions"), ("engine", "observability.ui")),
 }
 """Inside a function only: `pipeline.run()`, `.collect()`, `.transact()`, `read_tables` and `run(ui=True)`

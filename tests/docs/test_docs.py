@@ -323,6 +323,13 @@ def test_duplicates_are_removed_as_the_guide_says() -> None:
 
 
 @on_all_engines_at_length
+def test_a_processor_of_spark_counts_the_visits_of_the_guide() -> None:
+    (result,) = run_block("docs/guides/run-a-spark-processor.md", 0).values()
+    counts = sorted((row["user"], row["visits"]) for row in result.collected())
+    assert counts == [("ada", 1), ("ada", 2), ("bob", 1), ("eve", 1)]
+
+
+@on_all_engines_at_length
 def test_items_get_the_prices_of_the_guide() -> None:
     priced = next(run_blocks("docs/guides/call-a-service.md"))
     (result,) = priced().values()

@@ -15,26 +15,12 @@ from everstream.pipeline.operator import Context
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.pipeline.times import TimeOf
 from everstream.state.backends.memory import MemoryBackend
-from tests.pipeline.sides import side
+from tests.pipeline.sides import as_of, side
 from tests.pipeline.sim import Sink, rows_source, simulate
 from tests.simulation.changing import Build, Changing
 
 How = Literal["inner", "left"]
 QUICK = settings(max_examples=25, suppress_health_check=list(HealthCheck))
-
-
-def as_of(left: pl.DataFrame, right: pl.DataFrame, how: How, ends: int) -> list[Any]:
-    out: list[Any] = []
-    for k, t, number in left.rows():
-        newest = None
-        for version in right.rows():
-            if version[0] == k and version[1] <= t and (newest is None or version[1] >= newest[1]):
-                newest = version
-        if newest is not None and newest[2] % ends:
-            out.append((k, t, number, *newest[1:]))
-        elif how == "left":
-            out.append((k, t, number, None, None))
-    return out
 
 
 @QUICK

@@ -19,7 +19,7 @@ from everstream.pipeline.operator import Context
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.pipeline.times import TimeOf
 from everstream.state.backends.memory import MemoryBackend
-from tests.pipeline.sides import side
+from tests.pipeline.sides import near, side
 from tests.pipeline.sim import Sink, rows, rows_source, simulate
 
 HOWS: list[How] = ["inner", "left", "right", "full"]
@@ -100,25 +100,6 @@ def test_an_interval_join_pairs_what_is_near_in_time(
         sink(joined, "out")
 
     simulate(build, {"out": near(left, right, between, how)}, seed)
-
-
-def near(
-    left: pl.DataFrame, right: pl.DataFrame, between: tuple[int, int], how: How
-) -> list[tuple[Any, ...]]:
-    """A plain sequential program: two nested loops."""
-    pairs = [
-        (one, other)
-        for one in left.rows()
-        for other in right.rows()
-        if one[0] == other[0] and between[0] <= other[1] - one[1] <= between[1]
-    ]
-    ones, others = {one for one, _ in pairs}, {other for _, other in pairs}
-    out = [(*one, *other[1:]) for one, other in pairs]
-    if how in ("left", "full"):
-        out += [(*one, None, None) for one in left.rows() if one not in ones]
-    if how in ("right", "full"):
-        out += [(o[0], None, None, *o[1:]) for o in right.rows() if o not in others]
-    return out
 
 
 def test_keys_may_have_other_names_and_several_columns() -> None:

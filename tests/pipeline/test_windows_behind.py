@@ -17,10 +17,8 @@ import everstream as es
 from everstream import testing
 from everstream.errors import UserError
 from everstream.pipeline.stream import Pipeline, Stream
-from tests.pipeline.sides import side
+from tests.pipeline.sides import as_of, near, side
 from tests.pipeline.sim import Sink, rows_source, simulate
-from tests.pipeline.test_as_of_joins import as_of
-from tests.pipeline.test_joins import near
 
 QUICK = settings(max_examples=25, suppress_health_check=list(HealthCheck))
 SECOND = 40

@@ -139,5 +139,6 @@ def test_a_scheme_of_the_laboratory_names_what_to_install_where_it_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(recovery, "entry_points", lambda group: EntryPoints())
+    recovery.scheme_of.cache_clear()
     with pytest.raises(es.DefinitionError, match="not 'wal'; `pip install everstream-lab` adds it"):
         bank.engine("wal")

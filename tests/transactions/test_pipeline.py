@@ -8,7 +8,7 @@ from typing import Any
 import cloudpickle
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import everstream as es
@@ -54,6 +54,7 @@ CUTS = st.lists(
 
 
 @settings(max_examples=60)
+@example(cuts=[(1, "checkpoint")], seed=1, recovery="fast")  # a table without keys
 @given(cuts=CUTS, seed=st.integers(0, 10_000), recovery=st.sampled_from(PIPED))
 def test_any_cut_into_batches_with_checkpoints_and_crashes_anywhere_changes_nothing(
     cuts: list[tuple[int, str]], seed: int, recovery: str

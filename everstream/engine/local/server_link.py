@@ -32,6 +32,7 @@ USED_BY_WORKERS = tuple(
         "connectors",
         "core",
         "pipeline",
+        "processors",
         "runtime",
         "state",
         "transactions",

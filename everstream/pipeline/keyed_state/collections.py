@@ -275,10 +275,10 @@ class ListState(Generic[V]):
 
     def __setitem__(self, key: Hashable, items: Iterable[V]) -> None:
         """Replace the list of a key."""
-        new = list(items)
-        one = self[key]
-        one.clear()
-        one.extend(new)
+        one, new = self[key], list(items)
+        if len(new) < len(one):
+            one._cut(len(new))
+        one._write(0, new)
 
     def __contains__(self, key: object) -> bool:
         """Whether the list of this key has items."""
@@ -356,10 +356,25 @@ class ListOfKey(MutableSequence[V]):
                 left += 1
         self._cut(left)
 
+    def __iter__(self) -> Iterator[V]:
+        values, key = self._values, self._key
+        return (values[key, position] for position in range(len(self)))
+
     def append(self, value: V) -> None:
         size = len(self)
         self._values.put((self._key, size), value)
         self._index.put(self._key, size + 1)
+
+    def extend(self, values: Iterable[V]) -> None:
+        self._write(len(self), list(values))
+
+    def _write(self, start: int, values: list[V]) -> None:
+        """Items from this position on; the list ends with them, if it does not go on already."""
+        put, key = self._values.put, self._key
+        for position, value in enumerate(values, start):
+            put((key, position), value)
+        if start + len(values) > len(self):
+            self._index.put(key, start + len(values))
 
     def insert(self, at: int, value: V) -> None:
         size = len(self)

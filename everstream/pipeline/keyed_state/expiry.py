@@ -18,7 +18,7 @@ from everstream.errors import UserError
 from everstream.pipeline.event_time.timers import DueTimes
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK, microseconds
 from everstream.state.backends.protocol import StateBackend
-from everstream.state.freezing import STEADY
+from everstream.state.freezing import is_steady
 
 if TYPE_CHECKING:
     from everstream.pipeline.operator import Context
@@ -231,7 +231,7 @@ class ExpiringState(Generic[V]):
 
     def _was_read(self, key: Hashable, value: Any) -> None:
         # A value that can change in place counts as changed when it is read, as for checkpoints.
-        if self._life.refresh == "read" or not STEADY[type(value)]:
+        if self._life.refresh == "read" or not is_steady(value):
             self._use(key)
 
     def _use(self, key: Hashable) -> None:

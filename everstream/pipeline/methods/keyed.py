@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, Literal
+from typing import Any, Generic, Literal
 
 from everstream.errors import UserError
 from everstream.pipeline.aggregation.aggregate_kinds import Aggregate, Simple
 from everstream.pipeline.aggregation.aggregates import Aggregates
-from everstream.pipeline.aggregation.local_parts import LocalParts
+from everstream.pipeline.aggregation.local_parts import LATE, LocalParts
 from everstream.pipeline.aggregation.running import RunningChanges, RunningRecords
 from everstream.pipeline.graph import ByKey
 from everstream.pipeline.methods.base import Options, function_for
-from everstream.pipeline.methods.time import two_stages
+from everstream.pipeline.methods.time import time_of, two_stages
 from everstream.pipeline.operator import StateKind
 from everstream.pipeline.operators import builtin
 from everstream.pipeline.rejects import OnError
@@ -107,3 +107,87 @@ class KeyedStream(Stream[T], Generic[K, T]):
         local = LocalParts(self._routing.keying, aggregates)
         besides, merging = aggregates.part_names, RunningChanges(aggregates)
         return two_stages(self, "aggregates", local, merging, besides, options)
+
+    def transform_with_state(
+        self,
+        processor: Any,
+        output_schema: Any,
+        time_mode: Literal["None", "ProcessingTime", "EventTime"] = "None",
+        output_mode: Literal["Append", "Update"] = "Append",
+        *,
+        initial_state: Any = None,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+        state: StateKind | None = None,
+    ) -> Stream[Row]:
+        """Run a `StatefulProcessor` of PySpark as it is: the row form of `transformWithState`.
+
+        output_schema: a StructType, or a string such as "id string, n bigint". initial_state: a
+        DataFrame of Polars, pandas or Spark, or a list of dicts, with the columns of the key. With
+        "EventTime", records that are late are left out, and are in the side output "late". See
+        docs/guides/run-a-spark-processor.md.
+
+        >>> from pyspark.sql import Row
+        >>> from pyspark.sql.streaming import StatefulProcessor
+        >>> class Visits(StatefulProcessor):
+        ...     def init(self, handle):
+        ...         self.seen = handle.getValueState("seen", "n bigint")
+        ...     def handleInputRows(self, key, rows, timerValues):
+        ...         before = self.seen.get() or (0,)
+        ...         self.seen.update((before[0] + len(list(rows)),))
+        ...         yield Row(user=key[0], visits=self.seen.get()[0])
+        ...     def close(self):
+        ...         pass
+        >>> visits = es.Pipeline("visits").source(es.FromList([{"user": "ada"}, {"user": "ada"}]))
+        >>> counts = visits.key_by("user").transform_with_state(Visits(), "user string, visits bigint")
+        >>> counts.collect().run().collected()
+        [{'user': 'ada', 'visits': 2}]
+        """
+        given = (processor, output_schema, time_mode, output_mode, initial_state, False)
+        return self._with_processor(given, Options(name, shards, on_error, state))
+
+    def transform_with_state_in_pandas(
+        self,
+        processor: Any,
+        output_schema: Any,
+        time_mode: Literal["None", "ProcessingTime", "EventTime"] = "None",
+        output_mode: Literal["Append", "Update"] = "Append",
+        *,
+        initial_state: Any = None,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+        state: StateKind | None = None,
+    ) -> Stream[Row]:
+        """The same for processors of `transformWithStateInPandas`: rows are DataFrames of pandas.
+
+        >>> from pyspark.sql.streaming import StatefulProcessor
+        >>> class Visits(StatefulProcessor):
+        ...     def init(self, handle):
+        ...         self.seen = handle.getValueState("seen", "n bigint")
+        ...     def handleInputRows(self, key, rows, timerValues):
+        ...         visits = (self.seen.get() or (0,))[0] + sum(len(frame) for frame in rows)
+        ...         self.seen.update((visits,))
+        ...         yield pandas.DataFrame({"user": [key[0]], "visits": [visits]})
+        ...     def close(self):
+        ...         pass
+        >>> import pandas
+        >>> visits = es.Pipeline("visits").source(es.FromList([{"user": "ada"}, {"user": "ada"}]))
+        >>> counts = visits.key_by("user").transform_with_state_in_pandas(
+        ...     Visits(), "user string, visits bigint")
+        >>> counts.collect().run().collected()
+        [{'user': 'ada', 'visits': 2}]
+        """
+        given = (processor, output_schema, time_mode, output_mode, initial_state, True)
+        return self._with_processor(given, Options(name, shards, on_error, state))
+
+    def _with_processor(
+        self, given: tuple[Any, Any, str, str, Any, bool], options: Options
+    ) -> Stream[Row]:
+        from everstream.processors.processor import operator_for
+
+        operator = operator_for(*given, time_of(self.pipeline.graph, self._origins))
+        done = self._then("processor", operator, options)
+        done._late_origins = [(origin, LATE) for origin, _ in done._origins]
+        return done

@@ -381,6 +381,26 @@ def language(
     )
 
 
+@bench.command()
+def processors(
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of both.")] = 3,
+    json_file: JsonFile = None,
+) -> None:
+    """Measure one of Spark's stateful processors in Structured Streaming and here.
+
+    The same class runs with transformWithState there and with transform_with_state here, on the
+    same batches, in turn. Both outputs are checked. Needs Spark 4.1 or newer.
+
+    Example: everstream bench processors --json processors.json
+    """
+    from everstream.engine.spark.launcher import require
+    from everstream_lab.bench.language.processors import figures
+    from everstream_lab.bench.report import Report
+
+    require("transformWithState for rows", (4, 1))
+    run_benchmark(lambda progress: Report("processors", figures(rounds, progress)), json_file)
+
+
 @bench.command("open")
 def open_(
     slots: Annotated[int, typer.Option(min=1, help="Drivers that have opened the store.")] = 5_000,

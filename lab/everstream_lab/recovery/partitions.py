@@ -149,6 +149,8 @@ def _part(
     layout: DataLayout, partitioning: Partitioning, run: BatchRun, number: int, position: int
 ) -> npt.NDArray[np.int32]:
     part = partitioning.parts[int(layout.table_of[number, position])]
+    if not len(part):  # a table without keys: none of these transactions has run
+        return np.zeros(len(run.types), np.int32)
     return part[np.where(run.types == number, run.slots[position], 0)]
 
 

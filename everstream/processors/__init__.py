@@ -1,0 +1,1 @@
+"""Spark's stateful processors, run unchanged: what `transform_with_state` adds to a pipeline."""
