@@ -13,6 +13,7 @@ import polars as pl
 import psycopg
 import pytest
 
+import everstream as es
 from everstream.connectors import PostgresChanges, PostgresTable
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import records_of
@@ -382,3 +383,30 @@ def test_a_table_that_logical_replication_fills_is_refused(
             "SET allow_system_table_mods = on",
             f"DELETE FROM pg_subscription_rel WHERE srrelid = '{table}'::regclass",
         )
+
+
+def test_a_table_is_asked_for_the_rows_of_some_keys(postgres: PostgresServer, table: str) -> None:
+    execute(
+        postgres,
+        f"CREATE TABLE {table} (id bigint, day date, city text, cents numeric(10, 2))",
+        f"INSERT INTO {table} SELECT n, date '2026-01-01' + n % 2, 'city ' || n, n "
+        "FROM generate_series(0, 49) AS s(n)",
+    )
+    asked = es.PostgresTable(postgres.dsn, table)
+    orders = [{"id": n, "day": date(2026, 1, 1)} for n in (2, 3, 70)]
+    pipeline = es.Pipeline("orders")
+    source = pipeline.source(es.FromList(orders))
+    schema = {"city": pl.String(), "cents": pl.Decimal(10, 2)}
+    source.lookup(asked, on=["id", "day"], schema=schema).collect()
+    assert pipeline.run().to_polars().rows() == [
+        (2, date(2026, 1, 1), "city 2", Decimal("2.00")),
+        (3, date(2026, 1, 1), None, None),
+        (70, date(2026, 1, 1), None, None),
+    ]
+    cities = es.Pipeline("cities")
+    by_name = cities.source(es.FromList([{"city": "city 7"}, {"city": "it's % none"}]))
+    query = es.PostgresTable(postgres.dsn, query=f"SELECT * FROM {table} WHERE id % 7 = 0")
+    by_name.lookup(query, on="city", schema={"id": pl.Int64()}, cache="10m", how="inner").collect()
+    assert cities.run().to_polars().rows() == [("city 7", 7)]
+    with pytest.raises(UserError, match="give key='id'"):
+        es.Pipeline("read").source(asked).collect().run()

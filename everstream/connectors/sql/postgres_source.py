@@ -19,6 +19,7 @@ from everstream.connectors.sql.postgres import connect, driver, explained, frame
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.checkpointing import seconds
+from everstream.pipeline.operators.lookup import LookupTable
 from everstream.pipeline.source import END, EndOfStream, Reader, Source
 from everstream.pipeline.types import Row
 from everstream.state.saved import Saved
@@ -44,8 +45,10 @@ class _PostgresSource(Source[Row]):
         return () if largest is None else (largest,)
 
 
-class PostgresTable(_PostgresSource):
+class PostgresTable(_PostgresSource, LookupTable):
     """The rows of a table, or of a query, read in ranges of a key that the shards share.
+
+    For `stream.lookup` it is a table that is asked for the rows of some keys; it needs no `key` then.
 
     `key` is a column with an order and without NULLs, preferably with an index. The ranges are cut
     when the run begins and end at the largest key of that time. Rows must not change while they
@@ -61,7 +64,7 @@ class PostgresTable(_PostgresSource):
         dsn: str,
         table: str | None = None,
         *,
-        key: str,
+        key: str | None = None,
         query: str | None = None,
         columns: Sequence[str] | None = None,
         batch_rows: int = ROWS_PER_BATCH,
@@ -70,11 +73,38 @@ class PostgresTable(_PostgresSource):
         if (table is None) == (query is None):
             raise UserError("PostgresTable reads a table or a query: give one of the two.")
         at_least_one(batch_rows=batch_rows)
-        self._rows = _Rows(dsn, table or "(query)", _from(table, query), key, columns, batch_rows)
+        source = _from(table, query)
+        self._rows = _Rows(dsn, table or "(query)", source, key or "", columns, batch_rows)
         self._ranges: tuple[_KeyRange, ...] | None = None
+        self._asking: _Client | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_asking": None}  # a connection stays in its process
+
+    def rows(self, keys: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
+        """The rows of these keys."""
+        if self._asking is None:
+            self._asking = _Client(self._rows)
+        wanted = ", ".join(f"t.{column_sql(name)}" for name in [*keys.columns, *columns])
+        arrays = ", ".join("%s::text[]" if one.dtype == pl.String else "%s" for one in keys)
+        names = ", ".join(f"column{n}" for n in range(keys.width))
+        same = " AND ".join(
+            f"t.{column_sql(name)} = k.column{n}" for n, name in enumerate(keys.columns)
+        )
+        fetched, description = self._asking.query(
+            f"SELECT {wanted} FROM {self._rows.source.removesuffix(' AS rows')} AS t "
+            f"JOIN unnest({arrays}) AS k({names}) ON {same}",
+            [column.to_list() for column in keys],
+        )
+        return frame_of(fetched, description, self._rows.table)
 
     def check(self) -> None:
         """Cut the key ranges, once for all shards."""
+        if not self._rows.key:
+            raise UserError(
+                f"PostgresTable reads '{self._rows.table}' in the order of a column: give key='id', a "
+                "column with an order and without NULLs."
+            )
         self._ranges = self._cut()
 
     def open(self, shard: int, shards: int) -> Reader:

@@ -250,7 +250,7 @@ class JoinMethods(TimeMethods[T]):
     ) -> Stream[Row]:
         """Add columns from a table that is asked for the keys of each batch at once.
 
-        `table` is an es.SqliteTable, the path of Parquet files, or a function that gets a DataFrame
+        `table` is an es.PostgresTable or es.SqliteTable, the path of Parquet files, or a function that gets a DataFrame
         with distinct keys and returns one row per key that it knows: the key columns, and those of
         `schema`, which gives their types. Parquet files know them. `cache` is how long answers are kept,
         as part of the checkpoint. At most `batch` keys are asked at once.

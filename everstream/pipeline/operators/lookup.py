@@ -192,7 +192,8 @@ def asking(
         return files, columns
     if not isinstance(table, LookupTable) and not callable(table):
         raise UserError(
-            f"lookup takes a function, es.SqliteTable(...) or the path of Parquet files, not {table!r}."
+            "lookup takes a function, es.PostgresTable(...), es.SqliteTable(...) or the path of Parquet "
+            f"files, not {table!r}."
         )
     if not schema:
         raise UserError(
