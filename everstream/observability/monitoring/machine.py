@@ -36,17 +36,20 @@ class Machine:
 
     def read(self, now_s: float) -> Cells:
         """The current values; shares of CPU cover the time since the last call."""
-        memory = self._psutil.virtual_memory()
         cores = self._psutil.cpu_percent(percpu=True)
         return {
             "cpu_percent": round(sum(cores) / len(cores), 1),
-            "memory_total_kb": memory.total // KB,
-            "memory_free_kb": memory.free // KB,
-            "memory_available_kb": memory.available // KB,
-            "memory_used_kb": memory.used // KB,
+            "memory_total_kb": self._psutil.virtual_memory().total // KB,
+            **self.memory("memory"),
             **self._processes(now_s),
             **{f"core_{number}_percent": share for number, share in enumerate(cores)},
         }
+
+    def memory(self, prefix: str) -> Cells:
+        """What the machine has free, available and in use."""
+        now = self._psutil.virtual_memory()
+        kinds = ("free", "available", "used")
+        return {f"{prefix}_{kind}_kb": getattr(now, kind) // KB for kind in kinds}
 
     def _processes(self, now_s: float) -> Cells:
         if now_s >= self._looked_s + LOOK_FOR_PROCESSES_EVERY_S:

@@ -77,6 +77,7 @@ class Monitor:
         self._clock = clock
         self._sheet = Sheet(file, append) if file is not None else None
         self._machine = Machine()
+        self._baseline = self._machine.memory("memory_baseline")
         self._own = Meter()
         self._parts: dict[Hashable, Meter] = {}
         self._gone = Meter()
@@ -124,6 +125,7 @@ class Monitor:
         """Start sampling."""
         if self._thread is not None:
             raise UserError("this monitor was already used; make a new one for each run.")
+        self._baseline = self._machine.memory("memory_baseline")
         self._began_s = self._clock()
         self._window.append(_Sums(self._began_s, 0, 0, 0, 0.0, Histogram()))
         self._thread = threading.Thread(target=self._run, name="everstream-monitor", daemon=True)
@@ -166,7 +168,7 @@ class Monitor:
         """Take a row now. For engines and tests with their own clock."""
         now_s = self._clock()
         used = self._machine.read(now_s)
-        row = {**self._moment(now_s), **used, **self._work(now_s)}
+        row = {**self._moment(now_s), **used, **self._baseline, **self._work(now_s)}
         self._rows.append(row)
         if self._sheet is not None:
             self._sheet.write(row)
@@ -176,6 +178,25 @@ class Monitor:
     def table(self) -> pl.DataFrame:
         """The rows so far; the newest 100,000 of them."""
         return pl.DataFrame(list(self._rows), infer_schema_length=None)
+
+    def summary(self) -> pl.DataFrame:
+        """One row: the machine, the process, when sampling started and ended, and for how long.
+
+        >>> with es.Monitor("50ms") as monitor:
+        ...     monitor.done()
+        >>> monitor.summary().columns
+        ['machine', 'process', 'began_ms', 'ended_ms', 'elapsed_ms']
+        """
+        last = self._rows[-1] if self._rows else self._moment(self._clock())
+        ended_ms, elapsed_ms = (1e3 * float(last[name] or 0) for name in ("timestamp", "elapsed_s"))
+        row = {
+            "machine": last["machine"],
+            "process": last["process"],
+            "began_ms": round(ended_ms - elapsed_ms),
+            "ended_ms": round(ended_ms),
+            "elapsed_ms": round(elapsed_ms),
+        }
+        return pl.DataFrame([row])
 
     def _moment(self, now_s: float) -> Cells:
         return {
