@@ -33,6 +33,17 @@ Input = Annotated[
 Workers = Annotated[
     str | None, typer.Option("--workers", "-w", help="Parallelism: 4, 1:4 or 1:2:8.")
 ]
+Stages = Annotated[
+    str | None,
+    typer.Option(
+        metavar="farm|pipeline|2,1,3",
+        help="One farm, a farm per stage, or the workers of each stage.",
+    ),
+]
+Clutter = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Let N items come before the one in front of them; reorder."),
+]
 Batch = Annotated[
     str | None,
     typer.Option(
@@ -95,6 +106,8 @@ def execute(
     interface: Interfaces = None,
     size: Input = None,
     workers: Workers = None,
+    stages: Stages = None,
+    clutter: Clutter = None,
     batch: Batch = None,
     interval: Interval = None,
     frequency: Frequency = None,
@@ -119,6 +132,7 @@ def execute(
 
     Example: everstream apps exec lane --input small --workers 1:4 --repeats 3
     Example: everstream apps exec prime --kill is_prime@1000 --every 200ms
+    Example: everstream apps exec lane --clutter 8 --stages pipeline
     Example: everstream apps exec clicks -i threads,processes --pattern wave,5s,50,500
 
     Exit codes: 0 all results exact; 1 one differs, or a run failed; 2 wrong usage.
@@ -127,7 +141,7 @@ def execute(
 
     chosen = _chosen(names, interface, size)
     values = _given(
-        workers=workers, batch=batch, interval=interval, frequency=frequency, pattern=pattern,
+        workers=workers, stages=stages, clutter=clutter, batch=batch, interval=interval, frequency=frequency, pattern=pattern,
         catch_up=catch_up, in_memory=in_memory, repeats=repeats, latency=latency, monitor=monitor,
         checkpoint=checkpoint, every=every, kills=None if kill is None else ",".join(kill),
         check=check,
@@ -171,6 +185,13 @@ def compare(
     interface: Interfaces = "sequential,processes,everstream",
     size: Input = None,
     workers: Workers = None,
+    stages: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="farm|pipeline|2,1,3",
+            help="One farm, a farm per stage, or the workers of each stage; repeat to compare.",
+        ),
+    ] = None,
     batch: Batch = None,
     repeats: Repeats = 5,
     base: Annotated[
@@ -192,17 +213,23 @@ def compare(
 
     Example: everstream apps compare prime lane --input small --workers 2 --json compared.json
     Example: everstream apps compare lane -i everstream --workers 1:4 --base everstream-1
+    Example: everstream apps compare ferret -i threads,everstream --stages farm --stages pipeline
     """
     from everstream_lab.apps.cycle.execute import fresh_results
     from everstream_lab.apps.cycle.page import report
     from everstream_lab.apps.cycle.results import names as side_names
     from everstream_lab.apps.cycle.results import sides, write_tables
+    from everstream_lab.apps.interfaces.shape import AUTO
 
     values = _given(
         workers=workers, batch=batch, repeats=repeats, latency=latency, monitor=monitor,
         checkpoint=checkpoint, every=every, in_memory=in_memory,
     )  # fmt: skip
-    chosen = [_with(one, values) for one in _chosen(names, interface, size)]
+    chosen = [
+        _with(one, values)
+        for plain in _chosen(names, interface, size)
+        for one in _spread(plain, stages or [AUTO])
+    ]
     folder = out or fresh_results("compared")
     outcomes = _perform(chosen, folder)
     compared = sides(outcomes, base)
@@ -342,6 +369,22 @@ def _with(benchmark: "Benchmark", values: dict[str, str]) -> "Benchmark":
     changed = replace(benchmark, settings=benchmark.settings.with_values(values))
     changed.check()
     return changed
+
+
+def _spread(benchmark: "Benchmark", shapes: list[str]) -> "list[Benchmark]":
+    """The benchmark with its stages spread in each of these ways; a sequential one only as it is."""
+    from everstream_lab.apps.interfaces.shape import AUTO
+
+    if benchmark.interface == "sequential":
+        return [benchmark]
+    return [
+        replace(
+            benchmark,
+            name=benchmark.name if shape == AUTO else f"{benchmark.name}-{shape.replace(',', '.')}",
+            settings=replace(benchmark.settings, stages=shape),
+        )
+        for shape in dict.fromkeys(shapes)
+    ]
 
 
 def _perform(

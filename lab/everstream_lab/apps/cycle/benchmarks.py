@@ -22,6 +22,7 @@ from everstream_lab.apps.catalogue import NAMES
 from everstream_lab.apps.cycle.settings import Settings
 from everstream_lab.apps.inputs import input_folder
 from everstream_lab.apps.interfaces.registry import check_interface, interfaces
+from everstream_lab.apps.interfaces.shape import AUTO, degrees_of
 from everstream_lab.apps.lookup import application_at
 
 FOLDER = "benchmarks"
@@ -47,8 +48,9 @@ class Benchmark:
             raise UserError(
                 f"there is no class of inputs '{self.size}'; there are: {', '.join(CLASSES)}."
             )
-        application_at(self.application)
+        application = application_at(self.application)
         self.settings.check_all(self.interface)
+        degrees_of(application, self.settings.stages, 1)
 
 
 def home() -> Path:
@@ -162,6 +164,12 @@ class Planned:
     batch: int
     repeat: int
     settings: Settings
+
+    @property
+    def driven(self) -> str:
+        """The interface, and how its stages are spread if that was chosen."""
+        shape = self.settings.stages
+        return self.interface if shape == AUTO else f"{self.interface} ({shape})"
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "settings": self.settings.to_json()}

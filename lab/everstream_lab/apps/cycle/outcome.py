@@ -16,6 +16,7 @@ COLUMNS = {
     "memory_kb": "process_memory_kb",
     "machine_cpu_percent": "cpu_percent",
     "machine_memory_kb": "memory_used_kb",
+    "machine_memory_before_kb": "memory_baseline_used_kb",
     "throughput_average": "throughput_average",
     "throughput_instant": "throughput_instant",
     "latency_average_ms": "latency_average_ms",
@@ -95,6 +96,10 @@ class Outcome:
     """Of this process and all it started, on average; 100 is one core."""
     memory_kb: int | None = None
     """The most it had."""
+    overtaken: float | None = None
+    """How many items behind it came out before an item, on average: how cluttered items are."""
+    reorder_buffer: int | None = None
+    """The most items that wait at a time for one in front of them, to come out in order."""
     checkpoints: int = 0
     recoveries: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -147,6 +152,8 @@ def _tell_latency(outcome: Outcome, stamps: Stamps) -> None:
     }.items():
         assert isinstance(value, float)
         setattr(outcome, name, round(value, 6))
+    outcome.overtaken = round(float(stamps.overtaken.mean()), 6)
+    outcome.reorder_buffer = stamps.held_back
     means = stamps.took.mean(axis=0) / 1e6
     outcome.operators_ms = {
         name: round(float(mean), 6) for name, mean in zip(stamps.operators, means, strict=True)
@@ -154,11 +161,12 @@ def _tell_latency(outcome: Outcome, stamps: Stamps) -> None:
 
 
 def latency_table(run: int, stamps: Stamps, first_ns: int) -> pl.DataFrame:
-    """One row per item: when it came in and out, how long each operator worked on it."""
+    """One row per item: when it came in and out, how long each operator worked on it, and how many
+    items behind it came out before it."""
     return pl.DataFrame(
         {
             "run": pl.repeat(run, len(stamps.began), dtype=pl.Int32, eager=True),
-            "item": range(len(stamps.began)),
+            "item": stamps.numbers,
             "began_s": (stamps.began - first_ns) / 1e9,
             "ended_s": (stamps.ended - first_ns) / 1e9,
             **{
@@ -166,6 +174,7 @@ def latency_table(run: int, stamps: Stamps, first_ns: int) -> pl.DataFrame:
                 for number, name in enumerate(stamps.operators)
             },
             "latency_ms": stamps.latency / 1e6,
+            "overtaken": stamps.overtaken,
         }
     )
 

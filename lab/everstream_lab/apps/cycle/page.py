@@ -202,6 +202,25 @@ def _operators(page: Page, outcomes: Sequence[Outcome]) -> None:
             first = names[one.planned.number] if number == 0 else ""
             rows.append((first, name, f"{ms:,.3f}", ms / whole))
     page.bars(("run", "operator", "mean, ms"), rows)
+    page.heading("Order of items")
+    page.table(
+        ("run", "displacement", "overtaken by, mean", "reorder buffer, most items"),
+        [
+            [
+                names[one.planned.number],
+                str(one.planned.settings.clutter),
+                _or_dash(one.overtaken, ",.2f"),
+                _or_dash(one.reorder_buffer, ",.0f"),
+            ]
+            for one in measured
+        ],
+    )
+    page.text(
+        "An item is overtaken by those behind it that the last stage was done with before it. The "
+        "reorder buffer holds items that wait for one in front of them. latency.csv has a row per "
+        "item, with its number, each operator's time and how many overtook it.",
+        dim=True,
+    )
 
 
 def verdict(outcomes: Sequence[Outcome], failures: Sequence[Failure] = ()) -> tuple[str, bool]:
@@ -271,7 +290,7 @@ def _part(outcome: Outcome, name: str) -> str:
         case "size":
             return f"input {planned.size}"
         case _:
-            return planned.interface
+            return planned.driven
 
 
 def _three_digits(value: float | None) -> str:

@@ -46,6 +46,8 @@ def perform(planned: Planned, results: Path, tell: Callable[[str], Tell]) -> Out
         output,
         workers=planned.workers,
         batch=planned.batch,
+        stages=settings.stages,
+        clutter=settings.clutter,
         batch_to=settings.batch_to(),
         whole=settings.batch != "auto",
         interval_s=settings.interval_s(),

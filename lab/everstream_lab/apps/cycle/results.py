@@ -18,7 +18,7 @@ from everstream_lab.apps.cycle.outcome import Outcome
 
 @dataclass(frozen=True)
 class Side:
-    """One interface with one setting."""
+    """One interface with one setting; its name has how stages are spread, if that was chosen."""
 
     application: str
     interface: str
@@ -54,7 +54,7 @@ def sides(outcomes: Sequence[Outcome], base: str | None = None) -> list[Side]:
     groups: dict[tuple[str, str, int, int], list[Outcome]] = {}
     for outcome in outcomes:
         planned = outcome.planned
-        key = (planned.application, planned.interface, planned.workers, planned.batch)
+        key = (planned.application, planned.driven, planned.workers, planned.batch)
         groups.setdefault(key, []).append(outcome)
     sides = []
     for key, some in groups.items():
@@ -148,6 +148,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         "benchmark": planned.benchmark,
         "application": planned.application,
         "interface": planned.interface,
+        "stages": settings.stages,
         "input": planned.size,
         "workers": planned.workers,
         "repeat": planned.repeat,
@@ -159,6 +160,9 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         "latency_max_ms": outcome.latency_max_ms,
         "latency_p50_ms": outcome.latency_p50_ms,
         "latency_p99_ms": outcome.latency_p99_ms,
+        "clutter": settings.clutter,
+        "overtaken": outcome.overtaken,
+        "reorder_buffer": outcome.reorder_buffer,
         "cpu_percent": outcome.cpu_percent,
         "memory_kb": outcome.memory_kb,
         "batch": planned.batch,
@@ -180,7 +184,7 @@ def parallelism(outcomes: Sequence[Outcome]) -> pl.DataFrame:
     groups: dict[tuple[str, str, int, int], list[Outcome]] = {}
     for outcome in outcomes:
         planned = outcome.planned
-        key = (planned.application, planned.interface, planned.workers, planned.batch)
+        key = (planned.application, planned.driven, planned.workers, planned.batch)
         groups.setdefault(key, []).append(outcome)
     return pl.DataFrame(
         [

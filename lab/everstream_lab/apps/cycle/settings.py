@@ -14,7 +14,9 @@ from everstream.core.registry import named
 from everstream.engine.faults.kills import Kill
 from everstream.errors import UserError
 from everstream.pipeline.checkpointing import Checkpointing, Coordinated, seconds
+from everstream_lab.apps.interfaces.clutter import check_clutter
 from everstream_lab.apps.interfaces.registry import WITH_CHECKPOINTS, survives_kills
+from everstream_lab.apps.interfaces.shape import AUTO, check_shape
 
 HOW = "say 4, 1:4 (each from 1 to 4), 1:2:8 (in steps of 2, the end included), or 1,2,8"
 
@@ -61,6 +63,11 @@ class Settings:
 
     workers: str = "2"
     """A range of parallelism: 4, 1:4, 1:2:8."""
+    stages: str = AUTO
+    """One farm (farm), a farm per stage (pipeline), workers of each stage as in 2,1,3, or auto: as
+    the interface does it."""
+    clutter: int = 0
+    """How many items come before the one in front of them; results are put back in order."""
     batch: str = "auto"
     """Items that travel together: a range, 1..10 (rising while it runs), or auto."""
     interval: str = "0s"
@@ -90,6 +97,8 @@ class Settings:
     def check_all(self, interface: str) -> None:
         """Raise a UserError for what cannot be, before anything runs."""
         self.worker_counts()
+        check_shape(self.stages, interface)
+        check_clutter(self.clutter)
         self.batch_sizes(1)
         if self.repeats < 1:
             raise UserError(f"repeats={self.repeats}: there must be at least one run.")

@@ -6,8 +6,8 @@ so that what is compared ends with the same file everywhere.
 
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,53 +22,108 @@ from everstream.pipeline.batch import Batch
 from everstream.pipeline.graph import Graph, Kind
 from everstream.pipeline.source import END, EndOfStream, Reader, Source
 from everstream.pipeline.stream import Pipeline
+from everstream_lab.apps.interfaces.clutter import by_item, with_clutter
 from everstream_lab.apps.interfaces.job import Array, Done, Job, Stamps
 from everstream_lab.apps.interfaces.loading import gathers, loaded, uncut
-from everstream_lab.apps.interfaces.probes import probed, read_notes
+from everstream_lab.apps.interfaces.probes import NO_ITEM, probed, read_notes
+from everstream_lab.apps.interfaces.shape import shaped
 
 
 def stamps_of(graph: Graph, folder: Path, items: int) -> Stamps | None:
-    """One row per item that came out, if it is known when it came in; None if that is none."""
-    noted = {node.name: read_notes(folder, node.name) for node in graph.upstream_first()}
-    # A killed source may have read what it did not come to note.
-    whole = {
-        name: rows
-        for name, rows in noted.items()
-        if rows["records"].sum() >= items
-        or (graph.nodes[name].kind is Kind.SOURCE and len(rows) > 0)
-    }
-    behind = [node for node in graph.upstream_first() if node.name in whole]
-    if not behind or behind[-1].kind is Kind.SOURCE:
+    """One row per item whose way through all parts is known; None if there is none.
+
+    Rows of replicas are put together by the identity of their items, not by the order in which
+    they were done. A part that has fewer records than there are items, or more (one that adds them
+    up, or takes them apart), has no rows: its items are not those of the source.
+    """
+    sources = graph.of_kind(Kind.SOURCE)
+    if len(sources) != 1:
         return None
-    # What a checkpoint had in the middle of a batch has forgotten when it came in.
-    last = whole[behind[-1].name]
-    last = last[last["born"] > 0]
-    if not len(last):
+    given = _given_items(read_notes(folder, sources[0].name))
+    if not given:
         return None
-    came, born = _each(last, last["ended"]), _each(last, last["born"])
-    names = [node.name for node in behind]
-    took = np.stack([_sized(_shares(whole[name]), len(came)) for name in names], axis=1)
-    return Stamps(tuple(names), born, took, came)
+    began, read = np.zeros(items, np.int64), np.zeros(items, np.int64)
+    for one in given.values():
+        began[one.items], read[one.items] = one.began, one.share
+    known = np.zeros(items, bool)
+    known[[item for one in given.values() for item in one.items]] = True
+    names, columns, ended = [sources[0].name], [read], None
+    left: Array | None = None
+    for node in graph.upstream_first():
+        if node.kind is Kind.SOURCE:
+            continue
+        part = _by_item(read_notes(folder, node.name), given, items)
+        if part is None:
+            continue
+        names.append(node.name)
+        columns.append(part.took)
+        ended = part.ended
+        if node.kind is Kind.OPERATOR and not node.ordered:
+            left = part.ended
+        known &= part.ended > 0
+    if ended is None or not known.any():
+        return None
+    rows = np.flatnonzero(known)
+    took = np.stack([column[rows] for column in columns], axis=1)
+    numbers = None if len(rows) == items else rows.astype(np.int64)
+    done = None if left is None else left[rows]
+    return Stamps(tuple(names), began[rows], took, ended[rows], numbers, done)
 
 
-def _each(rows: Any, values: Any) -> Array:
-    """A value per record from one per batch."""
-    return np.repeat(values, rows["records"]).astype(np.int64)
+@dataclass(frozen=True)
+class _Given:
+    """A batch as the source gave it."""
+
+    items: range
+    began: int
+    share: int
+    """How long reading took, per item."""
 
 
-def _shares(rows: Any) -> Array:
-    """Each record's share of the time its batch took."""
-    shares = (rows["ended"] - rows["began"]) // np.maximum(rows["records"], 1)
-    return _each(rows, shares)
+def _given_items(rows: Any) -> dict[float, _Given]:
+    """By the time that only this batch has. What was read again comes under another."""
+    given = {}
+    for row in rows:
+        if row["first"] == NO_ITEM or not row["records"]:
+            continue
+        first, records = int(row["first"]), int(row["records"])
+        born = int(row["born"]) or int(row["began"])
+        began = min(int(row["began"]), born)
+        share = (int(row["ended"]) - int(row["began"])) // records
+        given[float(row["stamp"])] = _Given(range(first, first + records), began, share)
+    return given
 
 
-def _sized(values: Array, length: int) -> Array:
-    """After a failure some parts have had more records than others: the last ones count."""
-    return values[-length:] if len(values) >= length else _padded(values, length)
+@dataclass(frozen=True)
+class _Part:
+    """An operator or a sink, item by item; 0 for items that it is not known to have had."""
+
+    took: Array
+    ended: Array
 
 
-def _padded(values: Array, length: int) -> Array:
-    return np.concatenate([np.repeat(values[:1], length - len(values)), values])
+def _by_item(rows: Any, given: Mapping[float, _Given], items: int) -> _Part | None:
+    """What a part noted, under the items it was done to; None if its records are no items.
+
+    The pieces that a batch is cut into come in its order. After a failure the last time counts.
+    """
+    if int(rows["records"].sum()) < items:
+        return None
+    took, ended = np.zeros(items, np.int64), np.zeros(items, np.int64)
+    had: dict[float, int] = {}
+    for row in rows:
+        stamp, records = float(row["stamp"]), int(row["records"])
+        if stamp not in given or not records:
+            continue  # a checkpoint in the middle of a batch has forgotten when it came in
+        batch = given[stamp].items
+        at = had.get(stamp, 0) % len(batch)
+        if at + records > len(batch):
+            return None
+        own = slice(batch.start + at, batch.start + at + records)
+        took[own] = (int(row["ended"]) - int(row["began"])) // records
+        ended[own] = int(row["ended"])
+        had[stamp] = at + records
+    return _Part(took, ended)
 
 
 def preloaded_sources(pipeline: Pipeline) -> Pipeline:
@@ -123,9 +178,12 @@ IN_MEMORY = Path("/dev/shm")
 def everstream(job: Job) -> Done:
     """The hand-written pipeline."""
     make = job.application.pipeline
-    return drive(
-        job, lambda parts: make(job.folder, parts, shards=job.workers, batch=_read_at_once(job))
-    )
+
+    def spread(parts: Path) -> Pipeline:
+        made = make(job.folder, parts, shards=job.workers, batch=_read_at_once(job))
+        return shaped(made, job.application, job.stages, job.workers)
+
+    return drive(job, spread)
 
 
 def _read_at_once(job: Job) -> int:
@@ -147,7 +205,7 @@ def drive(job: Job, make: Callable[[Path], Pipeline]) -> Done:
     place = IN_MEMORY if job.in_memory and IN_MEMORY.is_dir() else job.output.parent
     with tempfile.TemporaryDirectory(prefix="everstream-", dir=place) as folder:
         parts, store, notes = Path(folder, "parts"), Path(folder, "store"), Path(folder, "notes")
-        pipeline = make(parts)
+        pipeline = with_clutter(make(parts), job.clutter, items)
         if job.in_memory:
             pipeline = preloaded_sources(pipeline)
         pipeline = loaded(pipeline, job, items)
@@ -171,11 +229,12 @@ def drive(job: Job, make: Callable[[Path], Pipeline]) -> Done:
         job.application.finish(job.folder, parts, job.output, result.returned)
         finished_s = time.monotonic() - ended_s
         job.progress(items, items)
+        stamps = by_item(stamps_of(pipeline.graph, notes, items), job.clutter, items)
         return Done(
             items,
             result.wall_s + (0.0 if job.in_memory else finished_s),
             startup_s=result.startup_s,
-            stamps=stamps_of(pipeline.graph, notes, items) if job.clocked else None,
+            stamps=stamps if job.clocked else None,
             checkpoints=result.checkpoint_count,
             recoveries=[
                 {**report.to_json(), "at_s": round(report.start_s - result.started_s, 3)}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 
 from everstream_lab.apps.interfaces.job import Job
-from everstream_lab.apps.interfaces.plugin import Farm
+from everstream_lab.apps.interfaces.plugin import Farm, Given
 from everstream_lab.apps.interfaces.work import Chunk, Task
 
 AHEAD = 2
@@ -19,7 +19,7 @@ class Futures(Farm):
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
 
-    def start(self, job: Job, work: Callable[[Task], Chunk]) -> None:
+    def start(self, job: Job, work: Callable[[Given], Chunk]) -> None:
         # Not forked: libraries that decode videos have threads, which a fork would tear.
         context = multiprocessing.get_context("spawn")
         self._pool = ProcessPoolExecutor(job.workers, context)
@@ -27,7 +27,7 @@ class Futures(Farm):
             ready.result()
 
     def apply(
-        self, job: Job, work: Callable[[Task], Chunk], given: Iterator[Task]
+        self, job: Job, work: Callable[[Given], Chunk], given: Iterator[Given]
     ) -> Iterable[Chunk]:
         assert self._pool is not None
         waiting: deque[Future[Chunk]] = deque()

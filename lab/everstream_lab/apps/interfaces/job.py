@@ -6,6 +6,7 @@ per item; so what is compared was measured alike.
 """
 
 import dataclasses
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +55,10 @@ class Job:
     """Whether what could not be given in time is made up for, and its waiting counts."""
     monitor: Monitor | None = None
     progress: Progress = lambda done, total: None
+    clutter: int = 0
+    """How many items come before the one in front of them; results are put back in order."""
+    stages: str = "auto"
+    """How stages are spread: as the interface does it, farm, pipeline, or workers as in 2,1,3."""
     checkpoint: Checkpointing | None = None
     kills: tuple[str, ...] = ()
 
@@ -70,10 +75,63 @@ class Stamps:
     """Item by operator: how long each worked on it."""
     ended: Array
     """When its result was with the sink."""
+    items: Array | None = None
+    """The numbers of the items, where some are missing; None: all, from 0."""
+    left: Array | None = None
+    """When the last stage was done with it; None: when it was with the sink."""
+
+    @property
+    def numbers(self) -> Array:
+        """Which item each row is about."""
+        return np.arange(len(self.began)) if self.items is None else self.items
+
+    @property
+    def overtaken(self) -> Array:
+        """Of each item, how many of those behind it were done before it: how cluttered items are."""
+        return overtaken(self.ended if self.left is None else self.left)
+
+    @property
+    def held_back(self) -> int:
+        """The size of the reorder buffer: the most items that wait at a time for one in front."""
+        return held_back(self.ended if self.left is None else self.left)
 
     @property
     def latency(self) -> Array:
         return self.ended - self.began
+
+
+def overtaken(ended: Array) -> Array:
+    """For items in their order: how many of those behind each came out before it.
+
+    >>> overtaken(np.array([10, 30, 20, 40])).tolist(), overtaken(np.array([9, 1, 2, 3])).tolist()
+    ([0, 1, 0, 0], [3, 0, 0, 0])
+    """
+    later: list[int] = []
+    """When those behind came, negated: what follows in order is added at the end."""
+    counts = np.zeros(len(ended), np.int64)
+    for place in range(len(ended) - 1, -1, -1):
+        came = -int(ended[place])
+        at = bisect_right(later, came)
+        counts[place] = len(later) - at
+        later.insert(at, came)
+    return counts
+
+
+def held_back(ended: Array) -> int:
+    """The most items that wait at a time for one in front of them, if they are to come out in order.
+
+    >>> held_back(np.array([10, 30, 20, 40])), held_back(np.array([9, 1, 2, 3])), held_back(np.arange(9))
+    (1, 3, 0)
+    """
+    waiting: set[int] = set()
+    following, most = 0, 0
+    for place in np.argsort(ended, kind="stable").tolist():
+        waiting.add(place)
+        while following in waiting:
+            waiting.remove(following)
+            following += 1
+        most = max(most, len(waiting))
+    return most
 
 
 @dataclass

@@ -7,16 +7,16 @@ Python processes started before the clock, and all results in one job.
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from everstream.engine.spark.context import make_context
 from everstream.errors import UserError
 from everstream_lab.apps.interfaces.arrivals import gather
-from everstream_lab.apps.interfaces.job import Done, Job, farmed, preloaded
+from everstream_lab.apps.interfaces.clutter import cluttered
+from everstream_lab.apps.interfaces.job import Done, Job, farmed
+from everstream_lab.apps.interfaces.plugin import Opened
 from everstream_lab.apps.interfaces.tasks import tasks
-from everstream_lab.apps.interfaces.work import Chunk, Task, Work
-from everstream_lab.apps.lookup import application_at
+from everstream_lab.apps.interfaces.work import Chunk, Task
 
 PARTITIONS_PER_WORKER = 8
 
@@ -28,14 +28,13 @@ def plain_spark(job: Job) -> Done:
             "them, or take another interface."
         )
     began_s = time.monotonic()
-    job = replace(job, application=farmed(job.application))
+    job = replace(job, application=farmed(cluttered(job.application, job.clutter)))
     context = make_context(f"local[{job.workers}]", f"{job.application.name} with plain RDDs")
     context.parallelize(range(job.workers), job.workers).map(abs).count()
     items = len(job.application.items(job.folder))
     spread = [*tasks(job, items)]
     partitions = max(1, min(len(spread), job.workers * PARTITIONS_PER_WORKER))
-    work = _OnPartition(job.reference, job.folder, job.in_memory, job.clocked)
-    chunks = context.parallelize(spread, partitions).mapPartitions(work)
+    chunks = context.parallelize(spread, partitions).mapPartitions(_OnPartition(Opened.of(job)))
     startup_s = time.monotonic() - began_s
     return replace(gather(job, items, _collected(chunks)), startup_s=startup_s)
 
@@ -48,13 +47,8 @@ def _collected(chunks: Any) -> Iterator[Chunk]:
 class _OnPartition:
     """The stages over one partition; only its description is sent, and it loads the rest."""
 
-    def __init__(self, reference: str, folder: Path, in_memory: bool, clocked: bool) -> None:
-        self._reference = reference
-        self._folder = folder
-        self._in_memory = in_memory
-        self._clocked = clocked
+    def __init__(self, opened: Opened) -> None:
+        self._opened = opened
 
     def __call__(self, spread: Iterable[Task]) -> Iterator[Chunk]:
-        application = farmed(application_at(self._reference))
-        items = preloaded(application.items(self._folder), self._in_memory)
-        return map(Work(items, application.stages, self._clocked), spread)
+        return map(self._opened.open(), spread)

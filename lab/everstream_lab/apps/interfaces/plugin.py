@@ -10,15 +10,21 @@ all of it itself. Name the class in the entry points `everstream_lab.interfaces`
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 from everstream_lab.apps.interfaces.arrivals import gather
+from everstream_lab.apps.interfaces.clutter import cluttered
 from everstream_lab.apps.interfaces.job import Done, Job, farmed, preloaded
+from everstream_lab.apps.interfaces.shape import degrees_of
 from everstream_lab.apps.interfaces.tasks import tasks
-from everstream_lab.apps.interfaces.work import Chunk, Task, Work
+from everstream_lab.apps.interfaces.work import Chunk, StageWork, Task, Work
 from everstream_lab.apps.lookup import application_at
+
+Given = Task | Chunk
+"""What a worker gets: positions of items, or what an earlier stage made of them."""
 
 
 class Interface(ABC):
@@ -43,32 +49,59 @@ class Opened:
     folder: Path
     in_memory: bool
     clocked: bool
+    clutter: int = 0
+    farm: int | None = None
+    """Which stage of a pipeline of farms; None: all stages."""
 
     @classmethod
-    def of(cls, job: Job) -> "Opened":
-        return cls(job.reference, job.folder, job.in_memory, job.clocked)
+    def of(cls, job: Job, farm: int | None = None) -> "Opened":
+        return cls(job.reference, job.folder, job.in_memory, job.clocked, job.clutter, farm)
 
-    def __call__(self, task: Task) -> Chunk:
+    def __call__(self, given: Given) -> Chunk:
         if self not in _opened:
-            application = farmed(application_at(self.reference))
+            _opened[self] = self.open()
+        return _opened[self](given)
+
+    def open(self) -> Callable[[Any], Chunk]:
+        """The function, with the input opened."""
+        plain = cluttered(application_at(self.reference), self.clutter)
+        application = farmed(plain)
+        if self.farm is None:
             items = preloaded(application.items(self.folder), self.in_memory)
-            _opened[self] = Work(items, application.stages, self.clocked)
-        return _opened[self](task)
+            return Work(items, application.stages, self.clocked)
+        items = []
+        if self.farm == 0:  # the others get what it has read
+            items = preloaded(application.items(self.folder), self.in_memory)
+        own = stages_of_farm(len(plain.stages), len(application.stages), self.farm)
+        return StageWork(items, application.stages, own, self.clocked)
 
 
-_opened: dict[Opened, Work] = {}
+def stages_of_farm(stages: int, all_stages: int, farm: int) -> range:
+    """The stages of one farm: its own, and for the last also encoding, where workers do that.
+
+    >>> stages_of_farm(3, 4, 0), stages_of_farm(3, 4, 2)
+    (range(0, 1), range(2, 4))
+    """
+    return range(farm, all_stages if farm == stages - 1 else farm + 1)
+
+
+_opened: dict[Opened, Callable[[Any], Chunk]] = {}
 """In this process."""
 
 
 class Farm(Interface):
-    """An interface that applies one function to many tasks."""
+    """An interface that applies one function to many tasks.
 
-    def start(self, job: Job, work: Callable[[Task], Chunk]) -> None:
+    In a pipeline of farms there is one object per stage, with `job.workers` workers each, and what
+    one gives is what the next is given.
+    """
+
+    def start(self, job: Job, work: Callable[[Given], Chunk]) -> None:
         """Start the workers; the clock begins when this returns."""
 
     @abstractmethod
     def apply(
-        self, job: Job, work: Callable[[Task], Chunk], given: Iterator[Task]
+        self, job: Job, work: Callable[[Given], Chunk], given: Iterator[Given]
     ) -> Iterable[Chunk]:
         """The results of all tasks, in their order if `job.application.ordered`.
 
@@ -80,11 +113,17 @@ class Farm(Interface):
         """End the workers; called however the run ended."""
 
     def run(self, job: Job) -> Done:
-        job = replace(job, application=farmed(job.application))
+        degrees = degrees_of(job.application, job.stages, job.workers)
+        job = replace(job, application=farmed(cluttered(job.application, job.clutter)))
         items = len(job.application.items(job.folder))
-        work = Opened.of(job)
-        try:
-            self.start(job, work)
-            return gather(job, items, self.apply(job, work, tasks(job, items)))
-        finally:
-            self.close()
+        farms: list[Farm] = [self, *(type(self)() for _ in degrees[1:])]
+        jobs = [replace(job, workers=degree) for degree in degrees] or [job]
+        works = [Opened.of(job, number) for number in range(len(degrees))] or [Opened.of(job)]
+        with ExitStack() as running:
+            for farm, own, work in zip(farms, jobs, works, strict=True):
+                running.callback(farm.close)
+                farm.start(own, work)
+            given: Iterable[Given] = tasks(job, items)
+            for farm, own, work in zip(farms, jobs, works, strict=True):
+                given = farm.apply(own, work, iter(given))
+            return gather(job, items, cast("Iterable[Chunk]", given))

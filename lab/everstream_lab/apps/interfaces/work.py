@@ -33,6 +33,47 @@ class Task:
     due: int | None = None
 
 
+class StageWork:
+    """Applies one of several stages to each item of a chunk; the first also reads the items.
+
+    The times of a chunk travel with it, and each stage fills in its own.
+    """
+
+    def __init__(
+        self, items: Sequence[Any], stages: Sequence[Stage], own: range, clocked: bool
+    ) -> None:
+        """own: positions of the stages that are done here, among all stages."""
+        self._items = items
+        self._stages = stages
+        self._own = own
+        self._clocked = clocked
+
+    def __call__(self, given: Task | Chunk) -> Chunk:
+        first = isinstance(given, Task)
+        times = None if isinstance(given, Task) else given.times
+        if self._clocked and first:
+            times = np.zeros((len(given.span), 2 + len(self._stages)), np.int64)
+        clock = time.monotonic_ns
+        results = []
+        for place, position in enumerate(given.span):
+            before = clock()
+            if isinstance(given, Task):
+                value = self._items[position]
+                now = clock()
+                if times is not None:
+                    times[place, :2] = before if given.due is None else given.due, now - before
+            else:
+                value, now = given.results[place], before
+            for number in self._own:
+                before = now
+                value = self._stages[number](value)
+                now = clock()
+                if times is not None:
+                    times[place, 2 + number] = now - before
+            results.append(value)
+        return Chunk(given.span, results, times)
+
+
 class Work:
     """Applies all stages to each item of a chunk."""
 

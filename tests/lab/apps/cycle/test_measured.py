@@ -23,6 +23,7 @@ SEEN = {
     "timestamp": [100.0, 101.0, 102.0], "elapsed_s": [1.0, 2.0, 3.0], "records": [0, 0, 1],
     "process_cpu_percent": [None, 90.0, 110.0], "process_memory_kb": [1000, 3000, 2000],
     "cpu_percent": [50.0, 60.0, 70.0], "memory_used_kb": [5000, 5000, 5000],
+    "memory_baseline_used_kb": [4000, 4000, 4000],
     "throughput_average": [None, None, 0.3], "throughput_instant": [None, None, 1.0],
     "latency_average_ms": [None, None, None], "latency_instant_ms": [None, None, None],
     "target_frequency": [None, 2.0, 2.0], "batch_size": [None, 2.0, 2.0],
@@ -64,6 +65,7 @@ def test_a_latency_table_has_a_row_per_item_and_a_column_per_operator() -> None:
     table = latency_table(3, stamps(), 0)
     assert table.columns == [
         *("run", "item", "began_s", "ended_s", "source_ms", "square_ms", "latency_ms"),
+        "overtaken",
     ]
     assert table.height == 4 and table["latency_ms"].to_list() == [1500.0] * 4
 

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -191,15 +192,55 @@ def test_a_batch_that_waits_for_company_is_read_again_after_a_failure() -> None:
 
 def test_items_of_which_nobody_knows_when_they_came_in_have_no_latency(tmp_path: Path) -> None:
     graph = pipeline(job(tmp_path).folder, tmp_path / "parts").graph
-    rows = {"numbers": (10, 20, 3, 0), "square": (30, 40, 3, 10)}
-    for name, row in rows.items():
-        (tmp_path / f"{name}.1{ENDING}").write_bytes(np.array([row], NOTE).tobytes())
-    restored, known = (50, 60, 1, 0), (70, 80, 2, 10)
-    data = np.array([restored, known], NOTE).tobytes()
-    (tmp_path / f"in_words.1{ENDING}").write_bytes(data)
+    given = [(10, 20, 2, 10, 1.0, 0), (20, 30, 1, 20, 2.0, 2)]
+    write_notes(tmp_path, "numbers", given)
+    write_notes(tmp_path, "square", [(30, 40, 2, 10, 1.0, -1), (40, 50, 1, 20, 2.0, -1)])
+    restored, known = (50, 60, 1, 0, 0.0, -1), (70, 80, 2, 10, 1.0, -1)
+    write_notes(tmp_path, "in_words", [restored, known])
     stamps = stamps_of(graph, tmp_path, 3)
     assert stamps is not None and stamps.operators == ("numbers", "square", "in_words")
-    assert stamps.latency.tolist() == [70, 70]
+    assert stamps.latency.tolist() == [70, 70] and stamps.numbers.tolist() == [0, 1]
+
+
+def write_notes(folder: Path, part: str, rows: Sequence[tuple[float, ...]], shard: int = 1) -> None:
+    data = np.array(rows, NOTE).tobytes()
+    (folder / f"{part}.{shard}{ENDING}").write_bytes(data)
+
+
+def test_rows_of_replicas_carry_the_identity_of_their_items(tmp_path: Path) -> None:
+    """Four items; one replica takes long for the first and third, the other is quick with the rest."""
+    graph = pipeline(job(tmp_path).folder, tmp_path / "parts").graph
+    given = [(n, n + 1, 1, n, float(n + 1), n) for n in range(4)]
+    write_notes(tmp_path, "numbers", given)
+    write_notes(tmp_path, "square", [(10, 60, 1, 0, 1.0, -1), (60, 120, 1, 2, 3.0, -1)], 1)
+    write_notes(tmp_path, "square", [(11, 16, 1, 1, 2.0, -1), (16, 22, 1, 3, 4.0, -1)], 2)
+    words = [(200, 201, 1, 0, 3.0, -1), (201, 203, 1, 0, 1.0, -1), (203, 206, 1, 0, 4.0, -1),
+             (206, 210, 1, 0, 2.0, -1)]  # fmt: skip
+    write_notes(tmp_path, "in_words", words)
+    stamps = stamps_of(graph, tmp_path, 4)
+    assert stamps is not None and stamps.operators == ("numbers", "square", "in_words")
+    assert stamps.took[:, 1].tolist() == [50, 5, 60, 6]
+    assert stamps.took[:, 2].tolist() == [2, 4, 1, 3]
+    assert stamps.began.tolist() == [0, 1, 2, 3] and stamps.ended.tolist() == [203, 210, 201, 206]
+    assert stamps.left is not None and stamps.left.tolist() == [203, 210, 201, 206]
+    assert stamps.overtaken.tolist() == [1, 2, 0, 0] and stamps.held_back == 2
+
+
+def test_of_an_item_that_was_done_again_the_last_time_counts(tmp_path: Path) -> None:
+    graph = pipeline(job(tmp_path).folder, tmp_path / "parts").graph
+    given = [(0, 1, 2, 0, 1.0, 0), (1, 2, 2, 1, 2.0, 2), (50, 51, 2, 50, 3.0, 2)]
+    write_notes(tmp_path, "numbers", given)
+    # A batch in two pieces, one that was lost with its replica, and the same items again.
+    rows = [(10, 14, 1, 0, 1.0, -1), (14, 20, 1, 0, 1.0, -1), (20, 24, 2, 1, 2.0, -1),
+            (60, 70, 2, 50, 3.0, -1)]  # fmt: skip
+    write_notes(tmp_path, "square", rows)
+    write_notes(tmp_path, "in_words", [(0, 1, 1, 0, 1.0, -1)])  # sums are no items
+    stamps = stamps_of(graph, tmp_path, 4)
+    assert stamps is not None and stamps.operators == ("numbers", "square")
+    assert stamps.took[:, 1].tolist() == [4, 6, 5, 5]
+    assert stamps.began.tolist() == [0, 0, 50, 50] and stamps.ended.tolist() == [14, 20, 70, 70]
+    write_notes(tmp_path, "square", [*rows, (80, 90, 3, 0, 1.0, -1)])
+    assert stamps_of(graph, tmp_path, 4) is None, "more records than items: they are others"
 
 
 class SlowItems(list[int]):
