@@ -31,8 +31,13 @@ def reproduce(
         bool, typer.Option("--quick", help="Less of everything: about 20 minutes for all papers.")
     ] = False,
     out: Annotated[
-        Path, typer.Option(help="Folder for the pages; results of steps are kept in results/.")
+        Path, typer.Option(metavar="DIR", help="Folder for the pages.")
     ] = Path("reports/evidence"),
+    results_folder: Annotated[
+        Path | None,
+        typer.Option("--results", metavar="DIR", help="Folder for the results of steps. Default: "
+                     "results in the folder for the pages."),
+    ] = None,
     repeats: Annotated[
         int, typer.Option(min=1, help="Repetitions of what is measured, in a full run.")
     ] = 3,
@@ -43,6 +48,10 @@ def reproduce(
         list[str] | None,
         typer.Option(metavar="EXPERIMENT", help="Run only this experiment; repeat for several."),
     ] = None,
+    pages: Annotated[
+        bool, typer.Option("--pages", help="Write the pages from the results that there are; run "
+                           "nothing.")
+    ] = False,
     show: Annotated[
         bool, typer.Option("--list", help="Show the tables and figures, their experiments and what "
                            "is left to run; run nothing.")
@@ -63,7 +72,7 @@ def reproduce(
     from everstream_lab.reproduce.results import Results
 
     inventory = INVENTORY.of(paper)
-    results = Results(out / "results", Effort(quick, repeats))
+    results = Results(results_folder or out / "results", Effort(quick, repeats))
     chosen = [one for one in inventory.experiments if not only or one.name in only]
     unknown = set(only or ()) - {one.name for one in chosen}
     if unknown:
@@ -71,10 +80,10 @@ def reproduce(
     if show:
         _list(inventory, results)
         return
-    if fresh:
+    if fresh and not pages:
         results.forget(chosen)
     try:
-        failed = _run(chosen, results)
+        failed = [] if pages else _run(chosen, results)
     except KeyboardInterrupt:
         console.print("\nstopped; the same command continues here", style="yellow")
         raise typer.Exit(130) from None

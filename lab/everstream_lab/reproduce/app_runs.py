@@ -55,6 +55,35 @@ def by_setting(
     }
 
 
+def of_the_node(ran: Ran) -> Quantities:
+    """As Spot has it, of the machine and not of the program: with the most workers, by interface."""
+    most = max(outcome.planned.workers for outcome in ran.outcomes)
+    measured: dict[str, list[Point]] = {"node CPU": [], "node memory": []}
+    for outcome in ran.outcomes:
+        planned = outcome.planned
+        if planned.workers != most:
+            continue
+        rows = ran.tables["monitor"].filter(pl.col("run") == planned.number)
+        curve = f"{planned.application}, {planned.interface}"
+        for quantity, place, value, scale in (
+            ("node CPU", "mean", rows["machine_cpu_percent"].mean(), 1.0),
+            ("node memory", "before", rows["machine_memory_before_kb"].min(), 1 / 1024**2),
+            ("node memory", "least", rows["machine_memory_kb"].min(), 1 / 1024**2),
+            ("node memory", "most", rows["machine_memory_kb"].max(), 1 / 1024**2),
+        ):
+            if isinstance(value, int | float):
+                measured[quantity].append((curve, place, value * scale))
+    return measured
+
+
+def renamed(quantities: Quantities, more: str) -> Quantities:
+    """The same under other names of curves."""
+    return {
+        quantity: [(f"{curve}{more}", at, value) for curve, at, value in points]
+        for quantity, points in quantities.items()
+    }
+
+
 def _word(row: dict[str, object], column: str) -> str:
     return f"{column} {row[column]}" if column in ("workers", "batch") else str(row[column])
 

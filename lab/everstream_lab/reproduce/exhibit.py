@@ -2,7 +2,9 @@
 
 An exhibit names the experiment that regenerates it. Its *statements* are what the paper says about
 it; each takes one number from our measurements and compares it with the printed one. A statement
-comes to one of three: reproduced; better, because; not reproducible, because.
+comes to one of three: reproduced; better, because; not reproducible, because. What follows "because"
+is a fact about how something is built or counted, or is worked out from the measurements; where
+neither explains a difference, the sentence has "not explained".
 """
 
 import math
@@ -78,6 +80,15 @@ class Found:
     def best(self, quantity: str, curve: str) -> float | None:
         return max(self.values(quantity, curve), default=None)
 
+    def where_best(self, quantity: str, curve: str) -> Place | None:
+        """The place of the largest value."""
+        points = self.curve(quantity, curve)
+        return max(points, key=lambda point: point[1].mean)[0] if points else None
+
+    def with_derived(self, derive: "Callable[[Found], Quantities]") -> "Found":
+        """The same, and what each repetition comes to."""
+        return Found([{**own, **derive(Found([own]))} for own in self._repetitions])
+
     def gain(self, quantity: str, curve: str) -> float | None:
         """Its last value as a multiple of its first."""
         return ratio((values := self.values(quantity, curve))[-1:], values[:1])
@@ -102,6 +113,24 @@ class Judgement(StrEnum):
 
 
 Goal = Literal["near", "at least", "at most"]
+Reason = str | Callable[[Found], str | None]
+"""A fact about how something is built or counted, or what the measurements show; None if nothing."""
+
+
+def unexplained(found: Found) -> str | None:
+    """Nothing that was measured explains it."""
+    return None
+
+
+def reason(one: Reason, found: Found) -> str:
+    """The end of "better" or "not reproducible" in a sentence."""
+    why = one if isinstance(one, str) else one(found)
+    return f"because {why}" if why else "not explained"
+
+
+def first_of(*some: Callable[[Found], str | None]) -> Callable[[Found], str | None]:
+    """The first of these reasons for which the measurements speak."""
+    return lambda found: next((why for one in some if (why := one(found))), None)
 
 
 @dataclass(frozen=True)
@@ -119,13 +148,15 @@ class Statement:
     """What ours must reach; default: the printed number."""
     tolerance: float = 0.2
     """How far ours may be from the printed number, as a share of it."""
-    because: str = ""
-    """Why ours is better, where it is by more than the tolerance."""
-    otherwise: str = ""
+    because: Reason = ""
+    """Why ours is better, where it is by more than the tolerance; empty: it is called reproduced."""
+    otherwise: Reason = unexplained
     """Why ours differs, where it does."""
     unit: str = ""
+    in_words: str = ""
+    """What the paper says instead of a number; reaching the bound is then better than that."""
     least: float | None = None
-    """What cannot be less: then other programs have disturbed the measurement."""
+    """What cannot be less: a smaller number says how much the runs differ by chance."""
 
     def judge(self, found: Found) -> "Judged":
         values = [
@@ -142,7 +173,16 @@ class Statement:
             ends = [end for end in (ours.low, ours.high) if end is not None]
             if any(self._judgement(end) is Judgement.NOT for end in ends):
                 judgement = Judgement.REPRODUCED
-        return Judged(self, ours, judgement)
+        return Judged(self, ours, judgement, self._why(ours.mean, judgement, found))
+
+    def _why(self, ours: float, judgement: Judgement, found: Found) -> str:
+        if judgement is Judgement.BETTER:
+            return reason(self.because, found)
+        if judgement is Judgement.REPRODUCED:
+            return ""
+        if self.least is not None and ours < self.least:
+            return "because the runs that are compared differ by more than what is looked for"
+        return reason(self.otherwise, found)
 
     def _judgement(self, ours: float) -> Judgement:
         bound = self.printed if self.bound is None else self.bound
@@ -155,6 +195,8 @@ class Statement:
         ahead = ours - bound if self.goal == "at least" else bound - ours
         if self.because and self.printed is not None and ahead > slack:
             return Judgement.BETTER
+        if self.in_words and ahead >= 0:
+            return Judgement.BETTER
         return Judgement.REPRODUCED if ahead >= 0 else Judgement.NOT
 
 
@@ -166,27 +208,23 @@ class Judged:
     ours: Estimate | None
     judgement: Judgement | None
     """None if nothing was measured."""
+    why: str = ""
+    """Of a difference: "because …", or that it is not explained."""
 
     @property
     def sentence(self) -> str:
         one = self.statement
-        theirs = "" if one.printed is None else f", {shown(one.printed)}{one.unit} in the paper"
+        theirs = f", {one.in_words} in the paper" if one.in_words else ""
+        if one.printed is not None:
+            theirs = f", {shown(one.printed)}{one.unit} in the paper"
         if self.ours is None or self.judgement is None:
             return f"not measured: {one.says}{theirs}."
         half = ""
         if self.ours.low is not None:
             half = f" ± {shown(self.ours.mean - self.ours.low)}"
         subject = f"{one.says} is {shown(self.ours.mean)}{half}{one.unit} here{theirs}"
-        match self.judgement:
-            case Judgement.REPRODUCED:
-                return f"reproduced: {subject}."
-            case Judgement.BETTER:
-                return f"better, because {one.because}: {subject}."
-            case Judgement.NOT:
-                why = one.otherwise
-                if one.least is not None and self.ours.mean < one.least:
-                    why = "other programs used the cores while this was measured"
-                return f"not reproducible, because {why}: {subject}."
+        why = f", {self.why}" if self.why else ""
+        return f"{self.judgement.value}{why}: {subject}."
 
 
 def shown(value: float) -> str:
@@ -220,22 +258,28 @@ class Exhibit:
     """As the paper has it: `figure 5.4`, `table 3`."""
     title: str
     experiments: tuple[str, ...]
-    """What regenerates it; empty if nothing here does."""
+    """What regenerates it."""
     scale: str
     """What is smaller, shorter or different here."""
     statements: tuple[Statement, ...] = ()
     panels: tuple[Panel, ...] = ()
     printed: Mapping[str, Sequence[Point]] = field(default_factory=dict)
     """By quantity: the values that the paper prints."""
-    not_here: str = ""
-    """Why nothing regenerates it."""
+    deviations: Mapping[str, Sequence[Point]] = field(default_factory=dict)
+    """By quantity: the standard deviations that it prints with them."""
     curves: str = ""
     """How the names of its curves begin, where its experiments have others, too."""
     notes: tuple[str, ...] = ()
     """Where the paper contradicts itself, and which reading the code follows."""
+    derive: Callable[[Found], Quantities] | None = None
+    """What its table or chart shows, worked out from what its experiments measured."""
 
     def __post_init__(self) -> None:
-        assert bool(self.experiments) != bool(self.not_here), f"{self.name}: a command or why not"
+        assert self.experiments, f"{self.name}: nothing regenerates it"
+
+    def found(self, measured: Found) -> Found:
+        """What was measured for it, with what is derived."""
+        return measured if self.derive is None else measured.with_derived(self.derive)
 
     @property
     def name(self) -> str:

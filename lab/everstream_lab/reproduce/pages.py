@@ -1,15 +1,11 @@
 """Writes what was measured as Markdown: an index of every table and figure, and a page per paper."""
 
-import os
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 
 from everstream_lab.reproduce.drawing import draw
-from everstream_lab.reproduce.exhibit import Exhibit, Found, Judged, Judgement, Place, shown
+from everstream_lab.reproduce.exhibit import Exhibit, Found, Judged, Judgement, Place, Point, shown
 from everstream_lab.reproduce.experiments import Experiment, Inventory
 from everstream_lab.reproduce.results import Results
 
@@ -32,8 +28,6 @@ class Shown:
     @property
     def verdict(self) -> str:
         """In a few words, for a table."""
-        if self.exhibit.not_here:
-            return f"not reproducible here, because {self.exhibit.not_here}"
         counts = {one: sum(j.judgement is one for j in self.judged) for one in Judgement}
         missing = sum(one.judgement is None for one in self.judged)
         words = [f"{count} {one}" for one, count in counts.items() if count]
@@ -42,15 +36,22 @@ class Shown:
         return ", ".join(words)
 
 
+MOST_NAMED = 3
+"""A table made by more experiments has the command of its whole paper."""
+
+
 def command_of(exhibit: Exhibit) -> str:
-    return f"everstream reproduce {exhibit.paper}"
+    """The command that regenerates it, and as little else as possible."""
+    only = exhibit.experiments if len(exhibit.experiments) <= MOST_NAMED else ()
+    return " ".join(["everstream reproduce", exhibit.paper, *(f"--only {one}" for one in only)])
 
 
 def shown_of(inventory: Inventory, results: Results) -> list[Shown]:
     every = []
     for exhibit in inventory.exhibits:
         experiments = inventory.experiments_of(exhibit)
-        found = Found.together([results.found(one) for one in experiments])
+        measured = Found.together([results.found(one) for one in experiments])
+        found = exhibit.found(measured)
         judged = [one.judge(found) for one in exhibit.statements]
         unfinished = sum(len(results.missing(one)) for one in experiments)
         every.append(Shown(exhibit, experiments, found, judged, unfinished))
@@ -62,25 +63,29 @@ def write_pages(inventory: Inventory, results: Results, out: Path) -> list[Path]
     every = shown_of(inventory, results)
     out.mkdir(parents=True, exist_ok=True)
     paths = [out / "index.md"]
-    paths[0].write_text(_index(inventory, every, results))
+    about = _setting(inventory.experiments, results)
+    paths[0].write_text(_index(inventory, every, about))
     for paper, title in inventory.titles.items():
         own = [one for one in every if one.exhibit.paper == paper]
         path = out / f"{paper}.md"
-        path.write_text(_page(title, own, inventory.drawings.get(paper, ""), out / paper, results))
+        experiments = [one for one in inventory.experiments if one.paper == paper]
+        about = _setting(experiments, results)
+        path.write_text(_page(title, own, inventory.drawings.get(paper, ""), out / paper, about))
         paths.append(path)
     return paths
 
 
-def _index(inventory: Inventory, every: Sequence[Shown], results: Results) -> str:
+def _index(inventory: Inventory, every: Sequence[Shown], about: Sequence[str]) -> str:
     lines = [
         FRONT + "# Evidence",
         "",
         "This page lists every table and figure with numbers in the five papers that Everstream is "
         "built from: the command that regenerates it, and what came of it. A statement is one thing "
-        "that a paper says about a table or figure, with a number. What follows *because* is the usual "
-        "reason, not the result of an investigation.",
+        "that a paper says about a table or figure, with a number. What follows *because* is a fact "
+        "about how something is built or counted, or is worked out from the same measurements. Where "
+        "neither explains a difference, the page has *not explained*.",
         "",
-        *_setting(results),
+        *about,
         "",
         *_total(every),
         "",
@@ -90,7 +95,7 @@ def _index(inventory: Inventory, every: Sequence[Shown], results: Results) -> st
         for one in every:
             if one.exhibit.paper == paper:
                 link = f"[{one.exhibit.label}]({paper}.md#{_anchor(one.exhibit.label)})"
-                command = "none" if one.exhibit.not_here else f"`{command_of(one.exhibit)}`"
+                command = f"`{command_of(one.exhibit)}`"
                 lines.append(f"| {link} | {one.exhibit.title} | {command} | {one.verdict} |")
         if inventory.drawings.get(paper):
             lines += ["", f"Without numbers to measure: {inventory.drawings[paper]}."]
@@ -120,34 +125,32 @@ def _anchor(label: str) -> str:
     return label.replace(".", "").replace(" ", "-")
 
 
-def _setting(results: Results) -> list[str]:
-    with_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+def _setting(experiments: Sequence[Experiment], results: Results) -> list[str]:
+    """When and on what the shown numbers were measured, as the results tell it."""
+    every = results.of(experiments)
+    if not every:
+        return ["Nothing is measured yet."]
     effort = "a quick run (`--quick`)" if results.effort.quick else "a full run"
+    days = sorted({one.date for one in every if one.date})
+    when = f" on {days[0]}" if len(days) == 1 else f" from {days[0]} to {days[-1]}" if days else ""
+    machines = dict.fromkeys(one.machine for one in every if one.machine)
+    minutes = sum(one.took_s for one in every) / 60
     return [
-        f"Measured in {effort} on {date.today().isoformat()}: {os.cpu_count()} cores "
-        f"({_processor()}), {with_memory:.0f} GB of memory, {platform.system()} "
-        f"{platform.release()}, Python {platform.python_version()}, Everstream "
-        f"{version('everstream')}. Intervals are of 95 % over the repetitions; where there is none, "
-        "there was one repetition."
+        f"Measured in {effort}{when}: {'; '.join(machines) or 'a machine that is not named'}. Its "
+        f"{len(every)} steps took {minutes:.0f} minutes. Intervals are of 95 % over the repetitions; "
+        "where there is none, there was one repetition."
     ]
 
 
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def _page(title: str, own: Sequence[Shown], drawings: str, pictures: Path, results: Results) -> str:
+def _page(
+    title: str, own: Sequence[Shown], drawings: str, pictures: Path, about: Sequence[str]
+) -> str:
     lines = [
         FRONT + f"# {title}",
         "",
         "This page has our numbers beside those of the paper, table by table and figure by figure.",
         "",
-        *_setting(results),
+        *about,
         "",
     ]
     for one in own:
@@ -161,8 +164,6 @@ def _section(one: Shown, pictures: Path) -> list[str]:
     exhibit = one.exhibit
     head = f"{exhibit.label[0].upper()}{exhibit.label[1:]}"
     lines = [f'<a id="{_anchor(exhibit.label)}"></a>', "", f"## {head}: {exhibit.title}", ""]
-    if exhibit.not_here:
-        return [*lines, f"Not reproducible here, because {exhibit.not_here}.", ""]
     commands = " or ".join(
         dict.fromkeys(f"`{experiment.command}`" for experiment in one.experiments)
     )
@@ -185,7 +186,8 @@ def _values(one: Shown) -> list[str]:
     names = dict.fromkeys([*(panel.quantity for panel in exhibit.panels), *exhibit.printed])
     lines: list[str] = []
     for quantity in names:
-        printed = {(curve, at): value for curve, at, value in exhibit.printed.get(quantity, ())}
+        printed = _by_place(exhibit.printed.get(quantity, ()))
+        deviations = _by_place(exhibit.deviations.get(quantity, ()))
         keys: dict[tuple[str, Place], None] = {
             (curve, at): None
             for curve in one.found.curves(quantity)
@@ -195,13 +197,28 @@ def _values(one: Shown) -> list[str]:
         keys |= dict.fromkeys(printed)
         if not keys or (len(keys) > MOST_ROWS and not printed):
             continue
-        lines += [f"| {quantity} | | here | paper |", "| --- | --- | ---: | ---: |"]
-        for curve, at in keys:
+        head = [quantity, "", "here", "paper"]
+        if deviations:
+            head += ["deviation here", "deviation in the paper"]
+        lines += ["| " + " | ".join(head) + " |", "| --- | --- |" + " ---: |" * (len(head) - 2)]
+        for curve, at in sorted(keys, key=lambda key: not one.found.at(quantity, *key)):
             ours = one.found.at(quantity, curve, at)
             half = "" if ours is None or ours.low is None else f" ± {shown(ours.mean - ours.low)}"
             here = "" if ours is None else f"{shown(ours.mean)}{half}"
-            paper = shown(printed[curve, at]) if (curve, at) in printed else ""
             place = at if isinstance(at, str) else f"{at:g}"
-            lines.append(f"| {curve} | {place} | {here} | {paper} |")
+            row = [curve, place, here, _shown(printed.get((curve, at)))]
+            if deviations:
+                several = ours is not None and ours.runs > 1
+                row.append(shown(ours.deviation) if ours is not None and several else "")
+                row.append(_shown(deviations.get((curve, at))))
+            lines.append("| " + " | ".join(row) + " |")
         lines.append("")
     return lines
+
+
+def _by_place(points: Sequence[Point]) -> dict[tuple[str, Place], float]:
+    return {(curve, at): value for curve, at, value in points}
+
+
+def _shown(value: float | None) -> str:
+    return "" if value is None else shown(value)

@@ -6,7 +6,16 @@ from pathlib import Path
 
 from everstream_lab.queueing import grid, paper
 from everstream_lab.queueing.report import window_formula
-from everstream_lab.reproduce.exhibit import Exhibit, Found, Panel, Point, Quantities, Statement
+from everstream_lab.reproduce.exhibit import (
+    Exhibit,
+    Found,
+    Panel,
+    Point,
+    Quantities,
+    Statement,
+    shown,
+    unexplained,
+)
 from everstream_lab.reproduce.experiments import Effort, Experiment, Step, Tell
 
 PAPER = "queueing"
@@ -68,9 +77,9 @@ def _windows(repetition: int, coarse: int, batch: int, folder: Path, tell: Tell)
 
 def _case_steps(effort: Effort) -> Sequence[Step]:
     """Coarse ones for what times and losses are; fine ones for waiting times, which only they have."""
-    repeats, batch = (3, 20) if effort.quick else (10, 40)
+    repeats, batch = (3, 10) if effort.quick else (10, 40)
     coarse = [
-        Step("times-and-losses", number, 20 if effort.quick else 40, partial(_cases, number, 100, batch))
+        Step("times-and-losses", number, 10 if effort.quick else 40, partial(_cases, number, 100, batch))
         for number in range(repeats)
     ]  # fmt: skip
     fine = [
@@ -81,9 +90,9 @@ def _case_steps(effort: Effort) -> Sequence[Step]:
 
 
 def _window_steps(effort: Effort) -> Sequence[Step]:
-    repeats, batch = (3, 20) if effort.quick else (10, 40)
+    repeats, batch = (3, 10) if effort.quick else (10, 40)
     return [
-        Step("windows", number, 10, partial(_windows, number, 100, batch))
+        Step("windows", number, 5 if effort.quick else 10, partial(_windows, number, 100, batch))
         for number in range(repeats)
     ]
 
@@ -123,6 +132,16 @@ def _claimed(found: Found, claim: paper.Claim) -> float | None:
     return claim.measure(points)
 
 
+def _contradiction(claim: paper.Claim) -> str:
+    """What the study itself says otherwise; empty if nothing."""
+    printed = {
+        one.paper for one in paper.claims() if (one.case, one.what) == (claim.case, claim.what)
+    }
+    if len(printed) > 1:
+        return "the study prints " + " and ".join(shown(one) for one in sorted(printed)) + " for it"
+    return claim.note if claim.waits or claim.tolerance is None else ""
+
+
 def _statements(*words: str) -> tuple[Statement, ...]:
     """Those claims of the study whose quantity has one of these words."""
     return tuple(
@@ -131,7 +150,7 @@ def _statements(*words: str) -> tuple[Statement, ...]:
             claim.paper,
             partial(_claimed, claim=claim),
             tolerance=claim.tolerance or 0.02,
-            otherwise=claim.note or "the text leaves open how failures are timed",
+            otherwise=_contradiction(claim) or unexplained,
         )
         for claim in paper.claims()
         if any(word in claim.what for word in words)

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from everstream_lab.reproduce.exhibit import Found, Quantities
@@ -17,6 +17,10 @@ class StepResult:
 
     took_s: float
     quantities: Quantities
+    date: str = ""
+    """When it was measured, as in 2026-01-31."""
+    machine: str = ""
+    """On what: see `machine.describe`."""
 
 
 class Results:
@@ -33,7 +37,8 @@ class Results:
         """None if it is not finished; a file that is no result does not count as one."""
         try:
             body = json.loads(self.path(experiment, step).read_text())
-            return StepResult(float(body["took_s"]), body["quantities"])
+            told = (str(body.get("date", "")), str(body.get("machine", "")))
+            return StepResult(float(body["took_s"]), body["quantities"], *told)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -42,7 +47,7 @@ class Results:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
         with partial.open("w") as file:
-            json.dump({"took_s": result.took_s, "quantities": result.quantities}, file)
+            json.dump(asdict(result), file)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
@@ -55,6 +60,11 @@ class Results:
         """What its finished steps measured."""
         read = [(step, self.read(experiment, step)) for step in experiment.steps(self.effort)]
         return found_in([(step.repetition, one.quantities) for step, one in read if one])
+
+    def of(self, experiments: Sequence[Experiment]) -> list[StepResult]:
+        """The results of all finished steps."""
+        read = [self.read(one, step) for one in experiments for step in one.steps(self.effort)]
+        return [one for one in read if one is not None]
 
     def missing(self, experiment: Experiment) -> list[Step]:
         return [

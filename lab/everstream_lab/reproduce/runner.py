@@ -15,12 +15,14 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from everstream.cli.runs.die_with import die_with
 from everstream_lab.reproduce.exhibit import Quantities
 from everstream_lab.reproduce.experiments import Experiment, Perform
+from everstream_lab.reproduce.machine import describe
 from everstream_lab.reproduce.results import Results, StepResult
 
 GRACE_S = 10.0
@@ -72,7 +74,9 @@ def run_missing(
         if isinstance(outcome, str):
             failed.append(FailedStep(experiment.name, step.name, outcome))
         else:
-            results.write(experiment, step, StepResult(round(took_s, 3), outcome))
+            today = date.today().isoformat()
+            result = StepResult(round(took_s, 3), outcome, today, describe())
+            results.write(experiment, step, result)
     tell(Progressing(len(every), len(every), "", 0.0))
     return failed
 

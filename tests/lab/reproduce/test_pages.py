@@ -1,5 +1,6 @@
 """Verdicts from made-up measurements, the pages that show them, and the command."""
 
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from everstream.cli.app import app
 from everstream_lab.reproduce import inventory as inventories
 from everstream_lab.reproduce.exhibit import Found, Judgement, Statement
 from everstream_lab.reproduce.experiments import Effort, found_in
+from everstream_lab.reproduce.machine import describe
 from everstream_lab.reproduce.pages import write_pages
 from everstream_lab.reproduce.results import Results
 from everstream_lab.reproduce.runner import run_missing
@@ -49,6 +51,8 @@ def test_a_sentence_has_both_numbers_and_an_interval_where_there_are_repetitions
     assert one.judge(found(10)).sentence.endswith("is 10 m/s here, 10 m/s in the paper.")
     better = Statement("it", 10.0, speed, "at least", because="we can")
     assert better.judge(found(30)).sentence.startswith("better, because we can: it is 30 here")
+    silent = Statement("it", 10.0, speed, "at least", because=lambda found: None)
+    assert silent.judge(found(30)).sentence.startswith("better, not explained: it is 30 here")
     worse = Statement("it", 10.0, speed, otherwise="we cannot")
     assert worse.judge(found(30)).sentence.startswith(
         "not reproducible, because we cannot: it is 30"
@@ -56,9 +60,32 @@ def test_a_sentence_has_both_numbers_and_an_interval_where_there_are_repetitions
     unsure = better.judge(found(2, 30, 70))
     assert unsure.judgement is Judgement.REPRODUCED  # the interval does not rule out less than 10
     cost = Statement("it", 5.0, speed, "at most", because="we can", least=-5.0)
-    assert "because other programs used the cores" in cost.judge(found(-80)).sentence
+    assert "because the runs that are compared differ by more" in cost.judge(found(-80)).sentence
     assert cost.judge(found(-80)).judgement is Judgement.NOT
     assert one.judge(Found([])).sentence.startswith("not measured: the speed, 10 m/s in the paper")
+
+
+def test_a_reason_is_worked_out_of_what_was_measured_or_there_is_none() -> None:
+    def why(one: Found) -> str | None:
+        measured = speed(one)
+        return None if measured is None or measured < 20 else f"it came to {measured:g}"
+
+    one = Statement("it", 10.0, speed, otherwise=why)
+    assert one.judge(found(30)).sentence.startswith(
+        "not reproducible, because it came to 30: it is 30 here"
+    )
+    assert one.judge(found(15)).sentence.startswith("not reproducible, not explained: it is 15")
+    plain = Statement("it", 10.0, speed)
+    assert plain.judge(found(15)).sentence.startswith("not reproducible, not explained: it is 15")
+
+
+def test_reaching_a_bound_is_better_than_what_a_paper_has_in_words() -> None:
+    one = Statement("it", None, speed, "at most", 2.0, in_words="endless", because="it ends")
+    assert (
+        one.judge(found(1)).sentence
+        == "better, because it ends: it is 1 here, endless in the paper."
+    )
+    assert one.judge(found(3)).judgement is Judgement.NOT
 
 
 def test_steps_of_one_repetition_are_put_together_and_repetitions_kept_apart() -> None:
@@ -79,21 +106,24 @@ def test_pages_list_every_exhibit_with_its_verdict_and_show_ours_beside_theirs(
     tiny, results = inventory(tmp_path), Results(tmp_path / "results", Effort(quick=True))
     index, page = write_pages(tiny, results, tmp_path / "out")
     assert "3 steps of its experiments have no result yet" in page.read_text()
-    assert "4 not measured" in index.read_text()
+    assert "5 not measured" in index.read_text() and "Nothing is measured yet" in page.read_text()
     run_missing(tiny.experiments, results)
     write_pages(tiny, results, tmp_path / "out")
     text = index.read_text()
     assert (
-        "| [table 1](tiny.md#table-1) | how fast it is | `everstream reproduce tiny` "
-        "| 1 reproduced, 1 better, 1 not reproducible, 1 not measured |"
+        "| [table 1](tiny.md#table-1) | how fast it is "
+        "| `everstream reproduce tiny --only tiny-speed` | 1 reproduced, 1 better, 1 not reproducible, 1 not measured |"
     ) in text
-    assert "| none | not reproducible here, because it is theirs |" in text
+    only = "`everstream reproduce tiny --only tiny-speed`"
+    assert f"| [figure 2](tiny.md#figure-2) | twice as fast | {only} | 1 reproduced |" in text
+    assert describe() in text and date.today().isoformat() in text
     assert "figure 1 is a drawing" in text
     body = page.read_text()
     assert (
         "- better, because it is tiny: the least speed is 11 ± 2.48 here, 5 in the paper." in body
     )
-    assert "| ours | one | 11 ± 2.48 |  |" in body and "| theirs | one |  | 11 |" in body
+    assert "| ours | one | 11 ± 2.48 |  | 1 |  |" in body
+    assert "| theirs | one |  | 11 |  | 0.5 |" in body
     [picture] = (tmp_path / "out" / "tiny").glob("*.png")
     assert f"(tiny/{picture.name})" in body and picture.stat().st_size > 3_000
 
@@ -115,3 +145,12 @@ def test_the_command_shows_progress_writes_pages_and_continues(
     assert "tiny-speed" in listed.output and performed(tmp_path) == [0, 1, 2, 1]
     again = CliRunner().invoke(app, [*command, "--fresh", "--only", "tiny-speed"])
     assert again.exit_code == 0 and performed(tmp_path)[4:] == [0, 1, 2]
+    elsewhere = tmp_path / "elsewhere"
+    shown = CliRunner().invoke(
+        app,
+        ["reproduce", "tiny", "--quick", "--pages", "--out", str(elsewhere), "--results",
+         str(tmp_path / "out" / "results")],
+    )  # fmt: skip
+    assert shown.exit_code == 0 and len(performed(tmp_path)) == 7
+    assert "11 ± 2.48" in (elsewhere / "tiny.md").read_text()
+    assert not (elsewhere / "results").exists()

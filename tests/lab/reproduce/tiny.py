@@ -31,6 +31,11 @@ def speed(found: Found) -> float | None:
     return found.value("speed", "ours", "one")
 
 
+def doubled(found: Found) -> Quantities:
+    speed_now = speed(found)
+    return {} if speed_now is None else {"double": [("ours", 2, 2 * speed_now)]}
+
+
 def inventory(trace: Path) -> Inventory:
     experiment = Experiment("tiny-speed", "tiny", "everstream tiny", partial(steps, trace))
     statements = (
@@ -44,8 +49,11 @@ def inventory(trace: Path) -> Inventory:
         (experiment,),
         (
             Exhibit("tiny", "table 1", "how fast it is", ("tiny-speed",), "none", statements,
-                    (Panel("speed", "bars", "", "1/s"),), {"speed": [("theirs", "one", 11.0)]}),
-            Exhibit("tiny", "figure 2", "what only they have", (), "", not_here="it is theirs"),
+                    (Panel("speed", "bars", "", "1/s"),), {"speed": [("theirs", "one", 11.0)]},
+                    {"speed": [("theirs", "one", 0.5)]}),
+            Exhibit("tiny", "figure 2", "twice as fast", ("tiny-speed",), "none",
+                    (Statement("twice the speed", 22.0, lambda found: found.value("double", "ours", 2)),),
+                    derive=doubled),
         ),
         {"tiny": "figure 1 is a drawing"},
     )  # fmt: skip

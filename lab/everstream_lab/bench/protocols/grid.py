@@ -89,8 +89,15 @@ class Setting:
     def rate(self, query: Query) -> float:
         return RATES[query.name.split("-")[0]] * self.speed
 
-    def inputs(self, query: Query, pipeline: Pipeline, *, total: int | None = None) -> Inputs:
-        """The query's input, paced; with `total` records at full speed."""
+    def inputs(
+        self,
+        query: Query,
+        pipeline: Pipeline,
+        *,
+        total: int | None = None,
+        batch: int | None = None,
+    ) -> Inputs:
+        """The query's input, paced; with `total` records at full speed, `batch` at once."""
         rate = self.rate(query)
         count = total if total is not None else int(rate * self.run_s)
         return Inputs(
@@ -99,6 +106,7 @@ class Setting:
             words=Words(total=count, words_per_s=rate, seed=self.seed),
             edges=Edges(total=count, seed=self.seed, fresh=0.05),
             rate=rate if total is None else None,
+            batch=batch,
             apart=True,
             factor=self.factor,
         )
