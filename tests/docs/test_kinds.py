@@ -15,6 +15,7 @@ FOLDERS = {
     "reference": "reference",
     "explanation": "explanation",
     "decisions": "explanation",
+    "evidence": "explanation",
 }
 SECTIONS = {
     "Tutorials": "tutorial",

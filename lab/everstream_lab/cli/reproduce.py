@@ -28,7 +28,7 @@ def reproduce(
                        autocompletion=lambda: list(PAPERS)),
     ] = "all",
     quick: Annotated[
-        bool, typer.Option("--quick", help="Less of everything: about 20 minutes for all papers.")
+        bool, typer.Option("--quick", help="Less of everything: about 25 minutes for all papers.")
     ] = False,
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder for the pages.")

@@ -122,6 +122,7 @@ def _total(every: Sequence[Shown]) -> list[str]:
 
 
 def _anchor(label: str) -> str:
+    """As the page of a site names the heading."""
     return label.replace(".", "").replace(" ", "-")
 
 
@@ -163,7 +164,8 @@ def _page(
 def _section(one: Shown, pictures: Path) -> list[str]:
     exhibit = one.exhibit
     head = f"{exhibit.label[0].upper()}{exhibit.label[1:]}"
-    lines = [f'<a id="{_anchor(exhibit.label)}"></a>', "", f"## {head}: {exhibit.title}", ""]
+    title = f"{exhibit.title[0].upper()}{exhibit.title[1:]}."
+    lines = [f"## {head}", "", title, ""]
     commands = " or ".join(
         dict.fromkeys(f"`{experiment.command}`" for experiment in one.experiments)
     )

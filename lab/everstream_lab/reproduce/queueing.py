@@ -226,7 +226,7 @@ def _wait_table(case: int) -> Exhibit:
 
 SCALE = (
     "full size: windows of 10 million tuples. Waits come from tuples one by one, times and losses "
-    "from windows in which one tuple stands for a hundred."
+    "from windows in which one tuple represents a hundred."
 )
 
 EXHIBITS = (

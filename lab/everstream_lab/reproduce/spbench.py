@@ -125,13 +125,13 @@ EXPERIMENTS = (
     ),
     Experiment(
         "spbench-batches", PAPER, "everstream apps figures spbench-10",
-        _each("lane", 45, ("everstream",),
+        _each("lane", 35, ("everstream",),
               lambda effort: partial(_static_batch, _size(effort), _workers(effort))),
     ),
     Experiment(
         "spbench-patterns", PAPER, "everstream apps figures " + " ".join(
             f"spbench-{number}" for number, _ in PATTERNS.values()),
-        _each("load", 45, FARMS, lambda effort: partial(
+        _each("load", 38, FARMS, lambda effort: partial(
             _patterns, _size(effort), _workers(effort), _interfaces(effort))),
     ),
 )  # fmt: skip

@@ -13,6 +13,7 @@ from everstream.core.registry import PROTOCOLS
 from everstream.core.scheme import scheme_of
 from everstream.errors import UserError
 from everstream.pipeline.stream import Pipeline
+from everstream_lab.bench.protocols import calibration
 from everstream_lab.bench.protocols.costs import Costs
 from everstream_lab.bench.protocols.grid import (
     PAPER_QUERIES,
@@ -25,6 +26,7 @@ from everstream_lab.bench.protocols.measure import Measured, lost_messages, meas
 from everstream_lab.bench.protocols.report import write_report
 from everstream_lab.bench.protocols.results import Results
 from everstream_lab.bench.protocols.summary import calm_table, killed_table, rows_of, verdicts
+from everstream_lab.bench.workloads.catalogue import QUERIES
 
 SHORT = Setting(run_s=4.0, kill_s=2.0, warm_up_s=0.5, speed=0.1)
 
@@ -109,6 +111,29 @@ def test_a_run_without_a_kill_has_its_curve_from_the_end_of_the_warm_up() -> Non
     assert found.curve["at_s"][0] == SHORT.warm_up_s and found.restore_s is None
     assert max(value or 0.0 for value in found.curve["records_per_s"]) > 0
     assert any(value is not None for value in found.curve["mean_ms"])
+
+
+def test_a_load_is_a_share_of_what_a_query_takes_at_a_steady_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As if a query took 600,000 of a million records a second: the rest waits ever longer."""
+    cell = Cell("nexmark-2-half", "uncoordinated", 1.0, failure=False)
+    offered: list[float] = []
+
+    def behind(cell: Cell, setting: Setting, master: str, *, verify: bool) -> Measured:
+        offered.append(setting.rate(QUERIES[cell.query]))
+        late: list[float | None] = [400.0 * second for second in range(4)]
+        curve = {"at_s": [float(second) for second in range(4)], "mean_ms": late}
+        return measured(cell, curve={**curve, "records_per_s": late, "p99_ms": late})
+
+    monkeypatch.setattr(calibration, "_full_speed", lambda *given: 1e6)
+    monkeypatch.setattr(calibration, "measure", behind)
+    setting = Setting(speed=0.5)
+    most = calibration.most_per_s(cell, setting)
+    assert offered == [pytest.approx(1e6)] and most == pytest.approx(600_000)
+    eighty = calibration.loaded(cell, setting, calibration.SHARE * most)
+    assert eighty.rate(QUERIES[cell.query]) == pytest.approx(480_000)
+    assert calibration.growth_ms_per_s(measured(cell, curve={"at_s": [], "mean_ms": []})) == 0.0
 
 
 def test_the_tables_put_the_paper_beside_the_medians() -> None:

@@ -93,7 +93,7 @@ def test_every_panel_shows_what_its_experiments_measure_under_names_of_its_own()
 def test_a_quick_run_is_foreseen_to_take_about_twenty_minutes() -> None:
     quick = Effort(quick=True)
     seconds = sum(step.about_s for one in INVENTORY.experiments for step in one.steps(quick))
-    assert 15 * 60 < seconds <= 30 * 60
+    assert 15 * 60 < seconds <= 26 * 60
 
 
 def test_the_index_has_all_tables_and_figures_with_a_command_each(tmp_path: Path) -> None:
@@ -110,12 +110,14 @@ def test_the_index_has_all_tables_and_figures_with_a_command_each(tmp_path: Path
         assert {one for one in words[3:] if one != "--only"} <= known
         assert verdict.endswith("not measured |")
     for page, paper in zip(pages, INVENTORY.titles, strict=True):
-        anchors = set(re.findall(r'<a id="([^"]+)">', page.read_text()))
+        headings = re.findall(r"^## (\w+ [\w.]+)$", page.read_text(), re.MULTILINE)
+        anchors = {heading.lower().replace(" ", "-").replace(".", "") for heading in headings}
+        assert len(anchors) == len(headings)
         linked = {
             re.search(rf"{paper}\.md#([^)]+)", label)[1]  # type: ignore[index]
             for label, *_ in rows if f"({paper}.md#" in label
         }  # fmt: skip
-        assert linked == anchors
+        assert linked == anchors - {"without-numbers"}
 
 
 def test_reasons_are_facts_or_come_from_the_measurements() -> None:

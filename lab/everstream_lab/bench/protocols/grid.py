@@ -95,9 +95,8 @@ class Setting:
         pipeline: Pipeline,
         *,
         total: int | None = None,
-        batch: int | None = None,
     ) -> Inputs:
-        """The query's input, paced; with `total` records at full speed, `batch` at once."""
+        """The query's input, paced; with `total` records at full speed."""
         rate = self.rate(query)
         count = total if total is not None else int(rate * self.run_s)
         return Inputs(
@@ -106,7 +105,6 @@ class Setting:
             words=Words(total=count, words_per_s=rate, seed=self.seed),
             edges=Edges(total=count, seed=self.seed, fresh=0.05),
             rate=rate if total is None else None,
-            batch=batch,
             apart=True,
             factor=self.factor,
         )
