@@ -484,6 +484,8 @@ class Operator:
     """Whether operators downstream get the watermark of `ctx.advance_watermark`, not the input's."""
     watermark_delay_us = 0
     """How much older than the watermark of its input a record that it emits may be."""
+    emits: Mapping[str, Any] | None = None
+    """The columns of what it emits and their Polars types, if they are always the same."""
     holds_records = False
     """Whether it emits records later than it is given them, behind the watermarks that it holds back."""
     time_of_state: TimeOf | None = None

@@ -6,7 +6,7 @@ import copy
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from everstream.errors import GraphError, UserError
 from everstream.pipeline.graph import ByKey, Edge, Graph, Kind, Node, base_name, is_usable
@@ -92,6 +92,35 @@ class Pipeline:
         from everstream.engine.run import start
 
         return start(self, options, **overrides)
+
+    def explain(self, form: Literal["text", "mermaid", "svg"] = "text") -> str:
+        """What will run: operators, columns where they are known, shards, how records travel, state.
+
+        As text, as a Mermaid flowchart for documents, or as an SVG drawing. Checks the pipeline as
+        `run` does, and starts nothing.
+
+        >>> pipeline = es.Pipeline("squares")
+        >>> numbers = pipeline.source(es.Range(9, column="n"), name="numbers", shards=2)
+        >>> _ = numbers.with_columns(square=pl.col("n") ** 2, name="square").collect(name="out")
+        >>> print(pipeline.explain())
+        Pipeline 'squares': 3 operators in 1 chain, 2 shards
+        <BLANKLINE>
+        numbers (source Range, 2 shards)
+            columns: n Int64
+            checkpoint: how far each shard has read
+        <BLANKLINE>
+        square (operator WithColumns, 2 shards)
+            from numbers: same process, no copy
+            columns: n Int64, square Int64
+        <BLANKLINE>
+        out (sink Collect, 2 shards)
+            from square: same process, no copy
+            delivery: exactly-once
+        <BLANKLINE>
+        """
+        from everstream.inspection.explain import explain
+
+        return explain(self, form)
 
     def with_nodes(self, nodes: Mapping[str, Node]) -> Self:
         """A copy with these nodes in place of those with the same names; the original is unchanged."""

@@ -1,7 +1,7 @@
 """Checks a graph and its columns before Spark starts. Each error names the operator and the fix."""
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -11,6 +11,7 @@ from everstream.pipeline.graph import Broadcast, ByKey, ByRoute, Edge, Graph, Ki
 from everstream.pipeline.keyed_state.backend_choice import check_state_backend
 from everstream.pipeline.operator import OUT, Operator
 from everstream.pipeline.operators.builtin import Filter, Select, WithColumns
+from everstream.pipeline.operators.schemas import require
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
 
@@ -189,41 +190,16 @@ def _after(node: Node, columns: Sequence[str]) -> Sequence[str] | None:
     what = node.what
     if isinstance(what, Filter):
         if isinstance(what.predicate, pl.Expr):
-            _require(node, [what.predicate], columns)
+            require(node.name, [what.predicate], columns)
         return columns
     if not isinstance(what, Select | WithColumns):
         return None
-    _require(node, [*what.expressions, *what.named.values()], columns)
+    require(node.name, [*what.expressions, *what.named.values()], columns)
     given = [*(_output_of(one) for one in what.expressions), *what.named]
     if any(name is None for name in given):
         return None
     names = [name for name in given if name is not None]
     return names if isinstance(what, Select) else list(dict.fromkeys([*columns, *names]))
-
-
-def _require(node: Node, expressions: Iterable[Any], columns: Sequence[str]) -> None:
-    for expression in expressions:
-        for name in _taken_by(expression):
-            if name not in columns:
-                raise GraphError(
-                    node.name,
-                    f"there is no column '{name}'; the columns here are {', '.join(columns)}",
-                    "Check the spelling, or add the column upstream.",
-                )
-
-
-def _taken_by(expression: Any) -> list[str]:
-    """The columns that an expression refers to by name."""
-    if isinstance(expression, str):
-        names = [expression]
-    elif isinstance(expression, pl.Expr):
-        try:
-            names = expression.meta.root_names()
-        except pl.exceptions.PolarsError:
-            return []
-    else:
-        return []
-    return [name for name in names if name not in ("", "*") and not name.startswith("^")]
 
 
 def _output_of(expression: Any) -> str | None:

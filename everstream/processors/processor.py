@@ -261,6 +261,7 @@ class ProcessorOperator(Operator):
         self.processor = processor
         self.variables = variables
         self.columns = columns
+        self.emits = columns.types
         self.mode = mode
         self.time = time if mode == "eventtime" else None
         self.initial = initial

@@ -303,6 +303,12 @@ class OutputColumns(Fields):
     def __reduce__(self) -> tuple[Any, ...]:
         return OutputColumns, (self.schema, self._where)
 
+    @property
+    def types(self) -> pl.Schema:
+        """The columns and their types in Polars."""
+        fields = zip(self.names, self._kinds, strict=True)
+        return pl.DataFrame(pl.from_arrow(pa.schema(list(fields)).empty_table())).schema
+
     def is_integer(self, column: str | int) -> bool:
         """Whether a column, by name or position, holds integers."""
         if column in self.names:

@@ -65,7 +65,7 @@ and what engines share imports none of them."""
 
 LAZY = {
     *(("pipeline", "engine"), ("pipeline", "connectors"), ("pipeline", "transactions")),
-    ("pipeline", "processors"),
+    *(("pipeline", "processors"), ("pipeline", "inspection")),
     *(("inspection", "transactions"), ("engine", "observability.ui")),
 }
 """Inside a function only: `pipeline.run()`, `.collect()`, `.transact()`, `read_tables` and `run(ui=True)`

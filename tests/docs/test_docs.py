@@ -322,6 +322,13 @@ def test_duplicates_are_removed_as_the_guide_says() -> None:
         assert {order["at"] for order in result.collected()} == set(range(40))
 
 
+def test_what_will_run_is_as_the_guide_says() -> None:
+    *_, names = each_program("docs/guides/explain-a-pipeline.md")
+    assert list(names["large"].schema) == ["customer", "cents", "at"]
+    assert "from totals-local: one row per key and batch" in names["pipeline"].explain()
+    assert Path("shop.svg").read_text().startswith("<svg")
+
+
 @on_all_engines_at_length
 def test_a_processor_of_spark_counts_the_visits_of_the_guide() -> None:
     (result,) = run_block("docs/guides/run-a-spark-processor.md", 0).values()

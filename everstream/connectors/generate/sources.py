@@ -305,9 +305,15 @@ class FromList(FromFunction[T]):
         kept: Sequence[T] = records if lazy else list(records)  # type: ignore[assignment]
         super().__init__(_Slice(kept), len(kept), batch)
         self._records = None if lazy else kept
+        self._types: tuple[dict[str, Any] | None] | None = None
 
     def column_types(self) -> dict[str, Any] | None:
         """The types that hold all records, if these are rows and each column has one type."""
+        if self._types is None:
+            self._types = (self._found_types(),)
+        return self._types[0]
+
+    def _found_types(self) -> dict[str, Any] | None:
         rows = self._records
         if not rows or not all(isinstance(row, dict) for row in rows):
             return None

@@ -13,10 +13,8 @@ import polars as pl
 
 from everstream.errors import UserError
 from everstream.pipeline.exact import SeriesColumn, Unfit, in_kinds, nulls
-from everstream.pipeline.graph import Edge, Graph, Kind
-from everstream.pipeline.operator import OUT
-from everstream.pipeline.operators.builtin import EventTime, Filter, Select, WithColumns
-from everstream.pipeline.source import Source
+from everstream.pipeline.graph import Graph
+from everstream.pipeline.operators.schemas import known_schema
 
 How: TypeAlias = Literal["inner", "left", "right", "full"]
 Side: TypeAlias = str
@@ -148,33 +146,3 @@ def outer(
                 )
             schemas[side] = schema
     return Outer(how, schemas)
-
-
-def known_schema(graph: Graph, origins: Sequence[tuple[str, str]]) -> pl.Schema | None:
-    """The columns of a stream and their types, if its sources and operators determine them."""
-    schemas = [_schema_after(graph, name, output) for name, output in origins]
-    first = schemas[0] if schemas else None
-    return first if first is not None and all(one == first for one in schemas) else None
-
-
-def _schema_after(graph: Graph, name: str, output: str) -> pl.Schema | None:
-    node = graph.nodes[name]
-    what = node.what
-    if output != OUT:
-        return None
-    if node.kind is Kind.SOURCE:
-        assert isinstance(what, Source)
-        types = what.column_types()
-        return None if types is None else pl.Schema(types)
-    if not isinstance(what, EventTime | Filter | Select | WithColumns):
-        return None
-    above: list[Edge] = [edge for edge in graph.inputs(name) if not edge.feedback]
-    before = known_schema(graph, [(edge.sender, edge.output) for edge in above])
-    if before is None or isinstance(what, EventTime | Filter):
-        return before
-    empty = pl.DataFrame(schema=before)
-    change = empty.select if isinstance(what, Select) else empty.with_columns
-    try:
-        return change(*what.expressions, **what.named).schema
-    except pl.exceptions.PolarsError:
-        return None  # the check of the graph reports it

@@ -11,6 +11,7 @@ from everstream.errors import UserError
 from everstream.pipeline.graph import Edge, Kind, Node, OnDemand, Routing
 from everstream.pipeline.keyed_state.backend_choice import checked_state
 from everstream.pipeline.operator import OUT, Operator, StateKind
+from everstream.pipeline.operators.schemas import check_columns_of, known_schema
 from everstream.pipeline.rejects import OnError, checked
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.types import T
@@ -27,6 +28,8 @@ class Options:
     shards: int | None = None
     on_error: OnError = "fail"
     state: StateKind | None = None
+    part_of: str | None = None
+    """The operator that the user wrote, if this one is a part of it."""
 
 
 class StreamBase(Generic[T]):
@@ -40,6 +43,19 @@ class StreamBase(Generic[T]):
         self._routing: Routing = routing if routing is not None else OnDemand()
         self._late_origins: list[tuple[str, str]] = []
         """The output for late records, if it is not the main one."""
+
+    @property
+    def schema(self) -> pl.Schema | None:
+        """The columns of the records and their types; None if they are not known before the run.
+
+        Sources with a schema know them, and expressions keep them known. A map with a function may
+        return anything, so behind it they are unknown.
+
+        >>> numbers = es.Pipeline("squares").source(es.Range(3, column="n"))
+        >>> numbers.with_columns(square=pl.col("n") ** 2).schema
+        Schema({'n': Int64, 'square': Int64})
+        """
+        return known_schema(self.pipeline.graph, self._origins)
 
     def _then(
         self, base: str, operator: Operator, options: Options, ordered: bool = False
@@ -61,8 +77,16 @@ class StreamBase(Generic[T]):
         on_error = checked(options.on_error, f"{base}()")
         node = self.pipeline._add(options.name, base, kind, what, options.shards, on_error, ordered)
         node.state = checked_state(options.state, f"{base}()")
-        for sender, output in self._origins:
-            self.pipeline.graph.edges.append(Edge(sender, node.name, self._routing, output))
+        node.part_of = options.part_of
+        graph = self.pipeline.graph
+        edges = [Edge(sender, node.name, self._routing, output) for sender, output in self._origins]
+        graph.edges += edges
+        try:
+            check_columns_of(graph, node)
+        except UserError:  # as in a notebook, where the next try follows
+            graph.edges = graph.edges[: -len(edges)]
+            del graph.nodes[node.name]
+            raise
         return node
 
 

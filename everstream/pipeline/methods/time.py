@@ -277,13 +277,13 @@ def two_stages(
     else:
         shards = 1
     plain = stream._leaving(stream._origins)
-    parts = plain._then(base, local, Options(f"{name}-local", on_error=options.on_error))
+    parts = plain._then(
+        base, local, Options(f"{name}-local", on_error=options.on_error, part_of=name)
+    )
     merged = stream._leaving(parts._origins, routing)
     done = merged._then(base, operator, Options(name, shards))
     nodes = stream.pipeline.graph.nodes
     nodes[name].named = options.name is not None
-    for local_name, _ in parts._origins:
-        nodes[local_name].part_of = name
     done._late_origins = [(local_name, LATE) for local_name, _ in parts._origins]
     return done
 
