@@ -329,6 +329,11 @@ def test_what_will_run_is_as_the_guide_says() -> None:
     assert Path("shop.svg").read_text().startswith("<svg")
 
 
+def test_records_wait_for_others_as_the_guide_on_latency_shows() -> None:
+    (result,) = run_block("docs/guides/trade-latency-for-processor-time.md", 0).values()
+    assert sorted(row["n"] for row in result.collected()) == [333, 333, 333, 333, 334, 334]
+
+
 @on_all_engines_at_length
 def test_a_processor_of_spark_counts_the_visits_of_the_guide() -> None:
     (result,) = run_block("docs/guides/run-a-spark-processor.md", 0).values()

@@ -198,6 +198,8 @@ class KafkaReader(Reader):
         """Taken from the client, but too large to be unpacked with those before."""
         self._look: Future[KafkaOffset] | None = None
         self._look_at_s = 0.0
+        self._drained = False
+        """Whether the client had no more than the last read has taken."""
         self._alarmed = False
         """Whether an error of the brokers was reported and they have not been queried since."""
 
@@ -214,6 +216,7 @@ class KafkaReader(Reader):
             messages, self._held = self._fitting(messages)
             if messages and (batch := self._decoded(messages)) is not None and len(batch):
                 batches.append(batch)
+            self._drained = len(messages) < wanted and not self._held
             left = left - wanted if len(messages) == wanted and not self._held else 0
         return _together(batches)
 
@@ -388,6 +391,9 @@ class KafkaReader(Reader):
 
     def ready_in_s(self) -> float:
         return LOOK_AGAIN_S
+
+    def drained(self) -> bool:
+        return self._drained
 
     def watermark(self) -> int:
         return self._times.watermark(self._open) if self._consumer is not None else NO_WATERMARK

@@ -16,7 +16,7 @@ from everstream.errors import UserError
 from everstream.pipeline.aggregation.aggregates import Aggregates
 from everstream.pipeline.batch import Batch, columns_of, exact_series, rows_together, where
 from everstream.pipeline.event_time.windows import Session, Sliding, Window
-from everstream.pipeline.keys import Keying
+from everstream.pipeline.keys import Keying, KeyingByOthers
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.times import NO_WATERMARK, TimeOf
 
@@ -59,7 +59,7 @@ def _key_part(name: str, values: Sequence[Any]) -> pl.Series:
 
 def keyed_by_columns(besides: list[str]) -> Keying:
     """The key of rows of parts: all columns but these."""
-    return Keying(pl.struct(pl.exclude(besides)))
+    return KeyingByOthers(besides)
 
 
 def records_frame(batch: Batch, ctx: Context) -> pl.DataFrame:
@@ -90,6 +90,12 @@ class LocalParts(Operator):
         self.time = time
         """None for windows of processing time: those are assigned in the second stage."""
         self.allowed_us = allowed_us
+        # Late parts cause their windows to be emitted again, at once.
+        self.gathers = time is not None and isinstance(window, Sliding) and not allowed_us
+
+    def is_due(self, before: int, watermark: int) -> bool:
+        """Whether a window ends in between."""
+        return before == NO_WATERMARK or self._passed(before) != self._passed(watermark)
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         keys = key_frame(self.keying, batch)

@@ -6,7 +6,7 @@ whole batch at once, and it travels with the batch through operators that keep o
 It costs nothing until it is used.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -39,6 +39,24 @@ class RecordWatermarks:
         some._latest, some._all = self._latest, self._all
         some._rows = [*self._rows, rows]
         return some
+
+    @classmethod
+    def joined(cls, parts: Sequence["RecordWatermarks"]) -> "RecordWatermarks":
+        """Of several batches that came one after the other, none of which has lost a record."""
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        given = pl.concat([part._given for part in parts])
+        return cls(first._time, given, first._lateness_us, first._before)
+
+    def like(self, other: "RecordWatermarks") -> bool:
+        """Whether the times of both are of one kind."""
+        return self._time is other._time and self._given.dtype == other._given.dtype
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is of all records that `event_time` was given in one batch."""
+        return not self._rows
 
     @property
     def values(self) -> Watermarks:

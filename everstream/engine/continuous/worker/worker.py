@@ -81,6 +81,8 @@ class WorkerTask:
     always_tcp: bool
     driver_timeout_s: float
     slow_after_s: float
+    latency_s: float = 0.0
+    """How long records may wait at a source for others."""
     progress_every_s: float = PROGRESS_EVERY_S
     measures: bool = True
     """Whether shards and workers report their measures."""
@@ -140,7 +142,14 @@ class Worker:
         self.local_work: deque[Any] = deque()
         self.services = CallServices(self.store.blobs, self.background.wake_up)
         self.runners = {
-            shard: ShardRunner(self.plan, shard, task.scheme, self, measures=task.measures)
+            shard: ShardRunner(
+                self.plan,
+                shard,
+                task.scheme,
+                self,
+                measures=task.measures,
+                latency_s=task.latency_s,
+            )
             for shard in self.plan.workers[id]
         }
         self.measures = task.measures
