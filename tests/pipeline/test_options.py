@@ -245,5 +245,5 @@ def test_a_latency_may_be_zero(latency: Any, latency_s: float) -> None:
 
 @pytest.mark.parametrize("latency", ["-5ms", -1])
 def test_a_latency_below_zero_is_refused(latency: Any) -> None:
-    with pytest.raises(es.UserError, match="latency=.* 0 or more"):
+    with pytest.raises(es.UserError, match=r"latency=.* 0 or more"):
         RunConfig.of(RunOptions(latency=latency))
