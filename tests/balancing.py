@@ -9,7 +9,7 @@ pytest-xdist 3.8 cannot name groups with pytest 9.)
 `durations.json` has the seconds of each file that takes long, right enough for an order. To measure
 them again:
 
-    pytest -n 3 --dist loadfile -m "not long" --record-durations tests
+    make test RECORD=--record-durations
 """
 
 import json

@@ -19,7 +19,9 @@ def drifting(n: int) -> dict[str, object]:
 
 
 @on_all_engines
-@pytest.mark.parametrize("kill", [(), ("files@100",)], ids=["calm", "killed"])
+@pytest.mark.parametrize(
+    "kill", [("files@100",), pytest.param((), marks=pytest.mark.long)], ids=["killed", "calm"]
+)
 def test_a_run_with_a_failure_stores_the_same_values_as_one_without(
     tmp_path: Path, kill: tuple[str, ...]
 ) -> None:

@@ -80,6 +80,8 @@ def saga(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Saga]:
     command.wait_for("output of the next driver", output_up_to(50_000))
     (java,) = command.driver().children()
     java.kill()
+    # Workers that outlive Spark for a moment could process the rest.
+    command.wait_for("the loss of Spark", lambda: command.says("Spark went away"))
     open_gate(folder, TOTAL)
     driver_killed = ended(command, folder / "driver_killed.json")
 
@@ -186,7 +188,9 @@ pipeline.source(es.Range(5000, batch=100)).map(inverse, name="inverse").sink(es.
 def test_an_exception_in_user_code_shows_operator_record_and_traceback(tmp_path: Path) -> None:
     (tmp_path / "failing.py").write_text(FAILING)
     command = Command(
-        *("run", "failing.py", "--max-restarts", "1", "--json", "result.json"), cwd=tmp_path
+        *("run", "failing.py", "--engine", "local", "--max-restarts", "1"),
+        *("--json", "result.json"),
+        cwd=tmp_path,
     )
     run = ended(command, tmp_path / "result.json")
     assert run.code == 1
@@ -199,7 +203,7 @@ def test_an_exception_in_user_code_shows_operator_record_and_traceback(tmp_path:
 
 def test_a_second_ctrl_c_kills_and_leaves_no_process_behind(tmp_path: Path) -> None:
     prepare(tmp_path, 0)
-    command = Command("run", "steady.py", cwd=tmp_path)
+    command = Command("run", "steady.py", "--engine", "local", cwd=tmp_path)
     command.wait_for("workers", lambda: command.says("worker(s)"))
     command.driver().suspend()  # so that it cannot stop in time by itself
     command.process.send_signal(signal.SIGINT)

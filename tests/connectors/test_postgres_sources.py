@@ -1,12 +1,8 @@
 """PostgreSQL as a source: every row once, whatever the key, and changes in the order of commits."""
 
-import tempfile
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -19,7 +15,7 @@ from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import records_of
 from everstream.pipeline.source import EndOfStream, Reader
 from everstream.testing.sources import check_source
-from tests.connectors.postgres_server import PostgresServer
+from tests.connectors.postgres_server import PostgresServer, postgres_server
 
 
 @pytest.fixture
@@ -40,19 +36,6 @@ def read_available(reader: Reader) -> list[Any]:
         if isinstance(batch, EndOfStream) or (batch is None and reader.ready_in_s() > 0):
             return records
         records += records_of(batch) if batch is not None else []
-
-
-@contextmanager
-def second_server() -> Iterator[PostgresServer]:
-    """A server of the test's own, that it may stop and set up as it likes."""
-    shared = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as name:
-        server = PostgresServer(Path(name), fsync=False)
-        server.start()
-        try:
-            yield server
-        finally:
-            server.stop()
 
 
 def test_a_table_keeps_the_promises_of_a_source(postgres: PostgresServer, table: str) -> None:
@@ -293,7 +276,7 @@ def test_a_row_that_a_slow_transaction_puts_into_a_partition_is_not_lost(
 def test_a_transaction_that_is_prepared_for_a_second_phase_is_waited_for(
     postgres: PostgresServer, table: str
 ) -> None:
-    with second_server() as server:
+    with postgres_server() as server:
         with psycopg.connect(server.dsn, autocommit=True) as connection:
             connection.execute("ALTER SYSTEM SET max_prepared_transactions = 2")
         server.stop("fast")
@@ -350,7 +333,7 @@ def test_what_cannot_be_followed_is_refused(
 
 
 def test_a_replica_is_refused(postgres: PostgresServer, table: str) -> None:
-    with second_server() as server:
+    with postgres_server() as server:
         changes_table(server, table)
         source = PostgresChanges(server.dsn, table, column="id")
         source.check()

@@ -18,7 +18,7 @@ from everstream.simulation.world import World
 from tests.simulation.upgrading import migrated, shape
 
 CHECKPOINTING = [name for name, protocol in PROTOCOLS.items() if protocol.choice is not None]
-QUICK, LONG, LONG_CASES = 25, 100, 10
+QUICK, LONG, LONG_CASES = 8, 100, 10
 
 
 class Upgraded(World):
