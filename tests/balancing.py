@@ -37,8 +37,14 @@ def known_durations() -> dict[str, float]:
 
 
 def duration_of(nodeid: str) -> float:
-    """How long the file of a test takes; 0 if that is not worth knowing."""
-    return known_durations().get(file_of(nodeid), 0.0)
+    """How long the file of a test takes, with those that stay together; 0 if not worth knowing."""
+    file = file_of(nodeid)
+    return _duration_of_kafka() if file.startswith(KAFKA) else known_durations().get(file, 0.0)
+
+
+@cache
+def _duration_of_kafka() -> float:
+    return sum(s for file, s in known_durations().items() if file.startswith(KAFKA))
 
 
 def file_of(nodeid: str) -> str:

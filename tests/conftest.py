@@ -42,7 +42,7 @@ _CLASSES = Path(sys.prefix) / "spark.jsa"
 os.environ.setdefault(
     "SPARK_SUBMIT_OPTS",
     f"{_SHORT_LIVED} -XX:SharedArchiveFile={_CLASSES} -Xlog:cds=off "
-    "-Dspark.sql.shuffle.partitions=2",
+    "-Dspark.sql.shuffle.partitions=2 -Dspark.sql.streaming.pollingDelay=100ms",
 )
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", _SHORT_LIVED)
 # For runs that name no master, those in a reader's program included.
