@@ -53,7 +53,8 @@ def last_of(rows: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return sorted(largest.items())
 
 
-@pytest.mark.parametrize("engine", ["tasks", pytest.param("microbatch", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("engine", ["tasks", "microbatch"])
 def test_a_killed_worker_costs_no_record_and_doubles_none(
     session: SparkSession, engine: EngineName, tmp_path: Path
 ) -> None:

@@ -84,7 +84,7 @@ def test_each_run_processes_what_is_new_and_one_without_anything_new_starts_no_s
     assert any("grown since it was read" in note and "b.txt" in note for note in grown.notes)
 
 
-@on_all_engines
+@on_all_engines_at_length
 def test_a_run_that_loses_processes_on_its_way_is_exact_and_so_is_the_next(tmp_path: Path) -> None:
     add(tmp_path / "in", "a.txt", 0, 20_000)
     often = es.Coordinated(every="100ms")

@@ -127,6 +127,7 @@ def test_a_signed_store_is_read_with_its_key_which_nobody_sees(
     assert SECRET not in f"{refused.value}{plan}"
 
 
+@pytest.mark.long  # `tests/matrix` reads such a store in every run
 def test_a_store_of_micro_batches_is_read_like_any_other_also_one_fed_by_a_stream(
     spark: SparkSession, tmp_path: Path
 ) -> None:
