@@ -82,6 +82,7 @@ def n_hop(shards: int, **options: Any) -> tuple[Inputs, pl.DataFrame]:
     return inputs, pipeline.run(**options).to_polars()
 
 
+@pytest.mark.long  # `tests/engine/microbatch/test_cycles.py` has a cycle on Spark in every run
 def test_nhop_in_micro_batches_tells_what_it_tells_with_long_tasks() -> None:
     inputs, output = n_hop(
         2, engine="microbatch", checkpoint=Coordinated(every_records=EDGES.total // 4)
