@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 import everstream as es
+from tests.sampling import sampled
 
 TOTAL, KEYS, SIZE = 6_000, 50, 200
 
@@ -123,23 +124,27 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("protocol", ["aligned", "hmnr"])
+PROTOCOLS = {
+    "aligned": es.Coordinated(every="60ms"),
+    "hmnr": es.CommunicationInduced(every="60ms", rule="hmnr"),
+}
+BOTH = {f"{protocol} {name}": (protocol, name) for protocol in PROTOCOLS for name in CASES}
+QUICK = [*(both for both in BOTH if both.startswith("aligned")), "hmnr joined"]
+"""Every operator under every protocol is simulated in `tests/simulation/test_language.py`."""
+
+
+@pytest.mark.parametrize("both", sampled(BOTH, QUICK))
 def test_killing_the_workers_of_the_operator_loses_and_doubles_nothing(
-    tmp_path: Path, name: str, protocol: str
+    tmp_path: Path, both: str
 ) -> None:
+    protocol, name = BOTH[both]
     build, expected = CASES[name]
     pipeline = es.Pipeline("language")
     build(pipeline).collect(name="out")
-    checkpoint = (
-        es.Coordinated(every="60ms")
-        if protocol == "aligned"
-        else es.CommunicationInduced(every="60ms", rule="hmnr")
-    )
     result = pipeline.run(
         engine="local",
         store=str(tmp_path / "store"),
-        checkpoint=checkpoint,
+        checkpoint=PROTOCOLS[protocol],
         workers=3,
         kill=["work:0@1200", "work:1@2400"],
         max_restarts=10,

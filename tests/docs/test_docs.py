@@ -36,7 +36,7 @@ from everstream.pipeline.stream import Pipeline
 from everstream.simulation import __main__ as simulation
 from tests.connectors.kafka_topics import Reading, make_topic
 from tests.docs.sections import programs_under_a_tested_heading
-from tests.engines import on_all_engines, on_all_engines_at_length
+from tests.engines import on_all_engines_at_length
 from tests.kafka_server import KafkaServer
 from tests.spark import MASTER
 
@@ -245,9 +245,10 @@ def test_the_loop_of_the_protocols_page() -> None:
     def steps(n: int) -> int:
         return 0 if n == 1 else 1 + steps(n // 2 if n % 2 == 0 else 3 * n + 1)
 
-    pipeline = program("docs/explanation/protocols.md", 1)["pipeline"]
+    fewer = {"es.Range(1, 1000)": "es.Range(1, 200)"}
+    pipeline = program("docs/explanation/protocols.md", 1, fewer)["pipeline"]
     result = pipeline.run(checkpoint=everstream.CommunicationInduced(every="1s"), master=MASTER)
-    assert Counter(result.collected("steps")) == Counter((n, steps(n)) for n in range(1, 1000))
+    assert Counter(result.collected("steps")) == Counter((n, steps(n)) for n in range(1, 200))
 
 
 def test_the_operator_of_the_guide_decides_when_it_checkpoints() -> None:
@@ -356,7 +357,7 @@ def test_orders_get_the_cities_of_the_guide() -> None:
     assert found == Counter((n, cities[n % 4]) for n in range(1_000))
 
 
-@on_all_engines
+@on_all_engines_at_length
 def test_the_joins_of_the_guide() -> None:
     (result,) = run_block("docs/guides/join-streams.md", 0).values()
     ads, clicks = [(n % 3, n * 10) for n in range(20)], [(n % 3, n * 15 + 2) for n in range(12)]
