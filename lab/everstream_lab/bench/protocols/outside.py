@@ -58,7 +58,7 @@ class Observer:
 
 
 def _samples(frame: pl.DataFrame) -> pl.DataFrame:
-    """A few due times of a batch, each with the number of records it stands for."""
+    """A few due times of a batch, each with the number of records that it represents."""
     apart = max(len(frame) // SAMPLES, 1)
     chosen = frame[DUE][apart // 2 :: apart][:SAMPLES]
     share = len(frame) / max(len(chosen), 1)
