@@ -1,6 +1,7 @@
 """Transactions under every protocol, with faults at every moment: each outcome once, tables right."""
 
 import random
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -9,10 +10,12 @@ import pytest
 import everstream as es
 from everstream.connectors.generate.sources import Range
 from everstream.core.scheme import scheme_of
+from everstream.events import PlanChanged
 from everstream.pipeline.stream import Pipeline
 from everstream.simulation.faults import Faults
 from everstream.simulation.outside import OutsideSink
 from everstream.simulation.shapes import Shape
+from everstream.simulation.storm import policy_for, scheme_for
 from everstream.simulation.world import World
 from everstream.transactions.interpreter import Interpreter
 from tests.transactions import bank
@@ -115,6 +118,9 @@ def partitioned(seed: int, recovery: str) -> Shape:
 
 
 KINDS = ("transfer", "borrow", "transfer")
+IN_ORDER = frozenset({"numbers", "events", "book-order"})
+"""Operators that put the events in order, with one shard each."""
+RESCALES = Faults(rescales=6, worker_kills=2, ambushes=1)
 ON_CYCLES = {
     "unaligned": es.Coordinated(every="100ms", mode="unaligned"),
     "uncoordinated": es.Uncoordinated(every="100ms"),
@@ -138,6 +144,20 @@ SCHEMES = [name for name in bank.SCHEMES if name != "none"]
 
 def test_transactions_over_several_shards_are_serial_under_every_protocol_for_cycles() -> None:
     assert sum(map(run_partitioned, range(30))) > 15
+
+
+@pytest.mark.parametrize("protocol", ON_CYCLES)
+def test_transactions_over_several_shards_are_serial_while_their_number_changes(
+    protocol: str,
+) -> None:
+    changes = 0
+    for seed in range(6):
+        shape = replace(partitioned(seed, "delta"), fixed=IN_ORDER)
+        scheme, policy = scheme_for(protocol, seed), policy_for(protocol)
+        history = World(seed, shape, RESCALES, scheme, policy).run()
+        assert history.right, f"seed {seed} under {protocol}: {history.violations}"
+        changes += sum(isinstance(event, PlanChanged) for event in history.events)
+    assert changes > 0
 
 
 @pytest.mark.long

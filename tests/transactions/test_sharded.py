@@ -13,6 +13,7 @@ from everstream.inspection import read_tables
 from everstream.pipeline.keyed_state.spreading import Place
 from everstream.transactions import InputError
 from everstream.transactions.sharded import PartitionedTransact
+from tests.spark import MASTER
 from tests.transactions import bank
 from tests.transactions.partitioned import Shards
 from tests.transactions.piped import assert_true, content
@@ -109,6 +110,19 @@ def test_a_shard_that_has_received_nothing_from_a_lost_one_keeps_its_state(tmp_p
     (recovery,) = run_locally(tmp_path, events, logged, ["book:0@600"], workers=4).recoveries
     assert "book:0" in recovery.went_back
     assert "book:1" not in recovery.went_back
+
+
+def test_shards_exchange_values_in_micro_batches_too(tmp_path: Any) -> None:
+    events = transfers(60, 60, own=False).drop("at")
+    pipeline = es.Pipeline("partitioned")
+    source = es.FromFunction(lambda start, stop: events[start:stop], total=60, batch=30)
+    pipeline.source(source).transact(bank.transfer, bank.borrow, shards=2, name="book").collect()
+    result = pipeline.run(engine="microbatch", store=tmp_path, master=MASTER)
+    _, outcomes = bank.truth(events)
+    shown = sorted(result.collected(), key=lambda row: row["position"])
+    assert [row["committed"] for row in shown] == [outcome.committed for outcome in outcomes]
+    for row, outcome in zip(shown, outcomes, strict=True):
+        assert all(row[name] == value for name, value in outcome.reads.items())
 
 
 def stream() -> Any:
