@@ -95,6 +95,9 @@ bench: $(LAB)  ## Run the benchmarks and write their figures to reports/
 	$(BIN)/everstream bench overhead --json reports/overhead.json
 	$(BIN)/everstream bench restart --json reports/restart.json
 
+evidence: $(LAB)  ## Reproduce all tables and figures of the papers into docs/explanation/evidence (many hours; stop and continue)
+	$(BIN)/everstream reproduce all --out docs/explanation/evidence --results reports/evidence
+
 picture: demo  ## Draw the README's picture of a recovery anew
 	@mkdir -p docs/images
 	@cp reports/demo/recovery.png docs/images/recovery.png
