@@ -66,6 +66,7 @@ class TimeMethods(StreamBase[T]):
         time: str | pl.Expr | Callable[[T], Any],
         *,
         lateness: Duration = 0,
+        idle_after: Duration | None = None,
         unit: Unit | None = None,
         name: str | None = None,
         on_error: OnError = "fail",
@@ -77,6 +78,10 @@ class TimeMethods(StreamBase[T]):
         the watermark is the greatest time of the records before, minus the lateness. Call it right
         after the source, so that it sees each source shard separately.
 
+        idle_after: a source shard that has no records for this time does not hold back time: its
+        watermark is then the present, minus `idle_after` and the lateness. For records whose times are
+        close to the present. Default: a silent shard holds back time.
+
         >>> clicks = [{"at": 0}, {"at": 7}, {"at": 3}, {"at": 12}]
         >>> timed = es.Pipeline("clicks").source(es.FromList(clicks)).event_time("at", unit="s")
         >>> counts = timed.window(es.Tumbling("10s")).aggregate(clicks=es.count())
@@ -86,7 +91,11 @@ class TimeMethods(StreamBase[T]):
         late_us = microseconds(lateness)
         if late_us < 0:
             raise UserError(f"lateness={lateness!r} is negative: give 0 or more.")
-        operator = EventTime(TimeOf(time, unit), late_us)
+        idle_us = None if idle_after is None else microseconds(idle_after)
+        if idle_us is not None and idle_us <= 0:
+            raise UserError(f"idle_after={idle_after!r}: give a time greater than 0.")
+        idle_s = None if idle_us is None else idle_us / 1e6
+        operator = EventTime(TimeOf(time, unit), late_us, idle_s)
         return self._then("event_time", operator, Options(name, on_error=on_error))
 
     def window(
