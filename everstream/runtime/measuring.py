@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from everstream.core.measuring import Losses, Meter
-from everstream.pipeline.source import NO_LOAD
+from everstream.pipeline.operators.builtin import EventTime
+from everstream.pipeline.source import NO_LOAD, Source
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def read_meter(runner: "ShardRunner") -> Meter:
     chain, use = runner.chain, runner.use
     use.settle(runner.engine.clock_s())
     reader = chain.head.reader if chain.stages else None
+    split, waits_for = _time_waits_for(chain)
     load = reader.load() if reader is not None else NO_LOAD
     return replace(
         chain.meter,
@@ -100,6 +102,8 @@ def read_meter(runner: "ShardRunner") -> Meter:
         blocked_s=use.blocked_s,
         frames_waiting=runner.shard.frames_waiting,
         watermark=_watermark(chain),
+        time_waits_for=waits_for,
+        split_behind=split is not None,
         state_bytes=chain.state.size_bytes,
         state_keys=chain.state.keys,
         log_bytes=runner.sent.size_bytes,
@@ -115,6 +119,21 @@ def _watermark(chain: "ChainStages") -> int | None:
     if last is None or last.passed in (NO_WATERMARK, END_OF_TIME):
         return None
     return last.passed // 1000
+
+
+def _time_waits_for(chain: "ChainStages") -> tuple[str | None, str | None]:
+    """Who determines the event time of this source, unless that is over: the part of what it reads that
+    is behind the others, if there is one; and that, or the shard."""
+    if not chain.stages or chain.head.reader is None:
+        return None, None
+    announcing = [stage for stage in chain.stages.values() if isinstance(stage.operator, EventTime)]
+    source = chain.plan.graph.nodes[chain.head.name].what
+    if not announcing and (not isinstance(source, Source) or source.event_time is None):
+        return None, None
+    if (announcing[-1] if announcing else chain.head).passed == END_OF_TIME:
+        return None, None
+    split = None if announcing else chain.head.reader.slowest_split()
+    return split, split or f"shard {chain.shard.number} of '{chain.head.name}'"
 
 
 def _losses(chain: "ChainStages") -> dict[str, Losses]:

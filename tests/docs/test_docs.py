@@ -318,6 +318,8 @@ def test_late_clicks_of_the_guide_are_kept_or_corrected() -> None:
     assert sorted(row["at"] for row in lines["late"]) == [8, 14]
     counted = {row["window_start"]: row["clicks"] for row in lines["counts"]}
     assert counted == {0: 2, 10: 2, 20: 1}
+    (live,) = runs[2]().values()
+    assert sum(row["clicks"] for row in live.collected()) == 5
     (result,) = runs[1]().values()
     last = {row["window_start"]: row["clicks"] for row in result.collected()}
     assert last == {0: 3, 10: 3, 20: 1}

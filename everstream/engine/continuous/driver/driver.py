@@ -20,6 +20,7 @@ from everstream.core.autoscaling import Scaler
 from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.checkpointing.newest import Newest
 from everstream.core.coordinators.coordinator import Coordinator
+from everstream.core.coordinators.time_watch import TimeWatch
 from everstream.core.fault_points import Point
 from everstream.core.ids import NO_EPOCH, ShardId, TaskNumber, WorkerId
 from everstream.core.measuring import Measures, Meter
@@ -186,6 +187,7 @@ class Driver(Stoppable):
         )
         autoscale = self.config.autoscale
         self.scaler = None if autoscale is None else Scaler(autoscale)
+        self.time_watch = TimeWatch(self.config.policy.slow_after_s)
         self.plan_number = 0
         """How many plans there were before this one."""
         self._pickled_plan = b""
@@ -503,6 +505,9 @@ class Driver(Stoppable):
         plan = self.coordinator.plan
         if self.coordinator.phase is Phase.RUNNING:
             self.scale_requests.answer(plan)
+            held_back = self.time_watch.due(self.meters.values(), now_s)
+            if held_back is not None:
+                self._tell(held_back)
             if self.scaler is not None and (wanted := self.scaler.look(plan, self.meters, now_s)):
                 self.scale_requests.want(wanted)
         facts = Facts(self.attempts.present, self.scale_requests.wanted)
