@@ -188,7 +188,7 @@ def _planned(
     graph = planned_shards(written, wanted, key_groups)
     validate(graph, connectors=connectors)
     chains = _fuse(graph)
-    _check_silence(graph, chains)
+    _check_timed_sources(graph, chains)
     chain_of = {name: chain for chain in chains.values() for name in chain.operators}
     shards = [ShardId(c.name, i) for c in chains.values() for i in range(c.shards)]
     channels = [
@@ -217,16 +217,18 @@ def _fuse(graph: Graph) -> dict[str, Chain]:
     }
 
 
-def _check_silence(graph: Graph, chains: Mapping[str, Chain]) -> None:
-    """Only an operator in the shards of the source can tell that the source is silent."""
+def _check_timed_sources(graph: Graph, chains: Mapping[str, Chain]) -> None:
+    """Only an operator in the shards of the source can tell that the source is silent, or stop it."""
     for chain in chains.values():
         for name in chain.operators:
             what = graph.nodes[name].what
-            idle = isinstance(what, EventTime) and what.idle_after_s is not None
-            if idle and graph.nodes[chain.name].kind is not Kind.SOURCE:
+            if not isinstance(what, EventTime) or what.idle_after_s is what.max_drift_us is None:
+                continue
+            option = "max_drift" if what.idle_after_s is None else "idle_after"
+            if graph.nodes[chain.name].kind is not Kind.SOURCE:
                 raise GraphError(
                     name,
-                    "idle_after needs event_time in the shards of the source, but the records move to "
+                    f"{option} needs event_time in the shards of the source, but the records move to "
                     "other shards before it",
                     "Put .event_time(...) right after the source.",
                 )

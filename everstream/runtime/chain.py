@@ -469,6 +469,15 @@ class ChainStages:
                 self._pass_watermark(stage)
         return advances
 
+    def is_ahead(self, least_us: int) -> bool:
+        """Whether its event time is too far ahead of the least of all sources."""
+        return any(
+            isinstance(stage.operator, EventTime)
+            and stage.operator.max_drift_us is not None
+            and stage.ctx.announced - stage.operator.max_drift_us > least_us
+            for stage in self.stages.values()
+        )
+
     def finish(self) -> None:
         """No more input: upstream first, so that last records still pass the operators downstream.
 

@@ -6,14 +6,17 @@ from everstream.events import is_warning, sentence
 
 
 def source(number: int, watermark: int | None) -> Meter:
-    return Meter(watermark=watermark, time_waits_for=f"shard {number} of 'orders'")
+    return Meter(
+        source_time_us=None if watermark is None else watermark * 1_000,
+        time_waits_for=f"shard {number} of 'orders'",
+    )
 
 
 def test_the_slowest_source_holds_back_time_if_another_is_ahead() -> None:
     meters = [source(0, 9_000), source(1, 4_000), Meter(watermark=1_000)]
-    assert holding_back(meters) == (meters[1], 9_000)
+    assert holding_back(meters) == (meters[1], 9_000_000)
     meters.append(source(2, None))
-    assert holding_back(meters) == (meters[3], 9_000)
+    assert holding_back(meters) == (meters[3], 9_000_000)
     assert holding_back([source(0, 5), source(1, 5)])[0] is None
     assert holding_back([source(0, None), Meter()])[0] is None
     assert holding_back([Meter()])[0] is None

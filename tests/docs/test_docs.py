@@ -288,6 +288,12 @@ def test_the_running_counts_of_the_reference() -> None:
     assert Counter(result.to_polars("records").rows())["to", 2] == 1
 
 
+def test_sources_of_the_guide_that_wait_for_each_other_give_all_clicks() -> None:
+    *_, aligned = run_blocks("docs/guides/handle-late-data.md")
+    (result,) = aligned().values()
+    assert sum(row["clicks"] for row in result.collected()) == 14
+
+
 def test_windows_are_as_the_guide_says() -> None:
     daily, counted, early, corrected = (
         result for run in run_blocks("docs/guides/choose-windows.md") for result in run().values()

@@ -19,12 +19,14 @@ class TimeWatch:
 
     def due(self, meters: Iterable[Meter], now_s: float) -> TimeHeldBack | None:
         """The warning that is due now, if there is one."""
-        slowest, ahead_ms = holding_back(meters)
-        at = "" if slowest is None else f"{slowest.time_waits_for} at {slowest.watermark}"
+        slowest, ahead_us = holding_back(meters)
+        at = "" if slowest is None else f"{slowest.time_waits_for} at {slowest.source_time_us}"
         waited_s = self._stall.due(at or None, now_s)
         if slowest is None or waited_s is None:
             return None
-        behind_s = None if slowest.watermark is None else (ahead_ms - slowest.watermark) / 1000
+        behind_s = (
+            None if slowest.source_time_us is None else (ahead_us - slowest.source_time_us) / 1e6
+        )
         return TimeHeldBack(slowest.time_waits_for or "", waited_s, behind_s)
 
 
@@ -33,8 +35,10 @@ def holding_back(meters: Iterable[Meter]) -> tuple[Meter | None, int]:
     timed = [meter for meter in meters if meter.time_waits_for is not None]
     if not timed:
         return None, 0
-    reached = [meter.watermark for meter in timed if meter.watermark is not None]
-    slowest = min(timed, key=lambda meter: (meter.watermark is not None, meter.watermark or 0))
+    reached = [meter.source_time_us for meter in timed if meter.source_time_us is not None]
+    slowest = min(
+        timed, key=lambda meter: (meter.source_time_us is not None, meter.source_time_us or 0)
+    )
     ahead = max(reached, default=0)
-    is_behind = bool(reached) and slowest.watermark != ahead
+    is_behind = bool(reached) and slowest.source_time_us != ahead
     return (slowest if is_behind or slowest.split_behind else None), ahead

@@ -38,7 +38,7 @@ def shards_of(run: RunStarted, flow: RunMetrics, phase: str, now: float) -> list
     last = {operator.chain: operator.name for operator in run.operators}
     rows = []
     timed = {
-        shard: flow.now(shard, "watermark")
+        shard: flow.now(shard, "source_time_us")
         for shard in run.shards
         if flow.now(shard, "time_waits_for") is not None
     }
@@ -64,7 +64,7 @@ def shards_of(run: RunStarted, flow: RunMetrics, phase: str, now: float) -> list
                 "holds_back": flow.now(shard, "time_waits_for")
                 if shard in timed
                 and reached
-                and _is_slowest(watermark, timed.values(), max(reached))
+                and _is_slowest(timed[shard], timed.values(), max(reached))
                 else None,
                 **{name: flow.now(shard, name) for name in SIZES},
             }

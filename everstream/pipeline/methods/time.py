@@ -67,6 +67,7 @@ class TimeMethods(StreamBase[T]):
         *,
         lateness: Duration = 0,
         idle_after: Duration | None = None,
+        max_drift: Duration | None = None,
         unit: Unit | None = None,
         name: str | None = None,
         on_error: OnError = "fail",
@@ -82,6 +83,9 @@ class TimeMethods(StreamBase[T]):
         watermark is then the present, minus `idle_after` and the lateness. For records whose times are
         close to the present. Default: a silent shard holds back time.
 
+        max_drift: a source shard whose watermark is further ahead of the slowest one than this waits, so that
+        joins and windows keep less. All source shards with a `max_drift` are compared. Default: none waits.
+
         >>> clicks = [{"at": 0}, {"at": 7}, {"at": 3}, {"at": 12}]
         >>> timed = es.Pipeline("clicks").source(es.FromList(clicks)).event_time("at", unit="s")
         >>> counts = timed.window(es.Tumbling("10s")).aggregate(clicks=es.count())
@@ -95,7 +99,10 @@ class TimeMethods(StreamBase[T]):
         if idle_us is not None and idle_us <= 0:
             raise UserError(f"idle_after={idle_after!r}: give a time greater than 0.")
         idle_s = None if idle_us is None else idle_us / 1e6
-        operator = EventTime(TimeOf(time, unit), late_us, idle_s)
+        drift_us = None if max_drift is None else microseconds(max_drift)
+        if drift_us is not None and drift_us <= 0:
+            raise UserError(f"max_drift={max_drift!r}: give a time greater than 0.")
+        operator = EventTime(TimeOf(time, unit), late_us, idle_s, drift_us)
         return self._then("event_time", operator, Options(name, on_error=on_error))
 
     def window(

@@ -224,10 +224,18 @@ class EventTime(Operator):
     keeps_rows = True
     pure = True  # the records pass unchanged, and watermarks are kept with the frames
 
-    def __init__(self, time: TimeOf, lateness_us: int, idle_after_s: float | None = None) -> None:
+    def __init__(
+        self,
+        time: TimeOf,
+        lateness_us: int,
+        idle_after_s: float | None = None,
+        max_drift_us: int | None = None,
+    ) -> None:
+        """max_drift_us: how far it may be ahead of other sources that give one, before it waits."""
         self.time = time
         self.lateness_us = lateness_us
         self.idle_after_s = idle_after_s
+        self.max_drift_us = max_drift_us
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         times = self.time.read(batch, ctx.operator)

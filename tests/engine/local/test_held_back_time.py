@@ -86,3 +86,50 @@ def test_windows_do_not_wait_for_a_shard_that_is_idle(tmp_path: Path) -> None:
     over = tmp_path / "over"
     run = pipeline(over, "200ms", seen=over).run(engine="local", store=str(tmp_path / "store"))
     assert run.to_polars("out")["n"].sum() > 0
+
+
+TOTAL = 600
+
+
+def numbers(start: int, stop: int) -> list[dict[str, int]]:
+    return [{"at": n} for n in range(start, stop)]
+
+
+class Distance(es.Operator):
+    """How far the fast source is ahead of the slow one when its records come."""
+
+    def process(self, record: dict[str, Any], ctx: es.Context) -> None:
+        if record["fast"]:
+            ctx.emit(record["at"] - ctx.state.get("slow", 0))
+        else:
+            ctx.state.put("slow", record["at"])
+
+
+def raced(max_drift: str | None) -> es.Pipeline:
+    pipeline = es.Pipeline("race")
+
+    def side(name: str, source: Any) -> es.Stream:
+        timed = pipeline.source(source, name=name).event_time(
+            "at", unit="s", max_drift=max_drift, name=f"{name}-time"
+        )
+        return timed.map(lambda row: {**row, "fast": name == "fast"}, name=f"{name}-row")
+
+    slow = side("slow", es.Paced(es.FromFunction(numbers, TOTAL, batch=5), 300))
+    fast = side("fast", es.Paced(es.FromFunction(numbers, TOTAL, batch=5), 6_000))
+    slow.union(fast).process(Distance(), shards=1, name="distance").collect(name="out")
+    return pipeline
+
+
+def test_a_source_that_is_ahead_waits_and_loses_nothing_when_it_is_killed(tmp_path: Path) -> None:
+    free = raced(None).run(engine="local", store=str(tmp_path / "free"), workers=3).collected("out")
+    result = raced("60s").run(
+        engine="local",
+        store=str(tmp_path / "aligned"),
+        workers=3,
+        kill=["fast:0@300"],
+        checkpoint=es.Coordinated(every="50ms"),
+    )
+    aligned = result.collected("out")
+    assert len(result.recoveries) == 1
+    assert len(aligned) == len(free) == TOTAL
+    assert sum(aligned) < sum(free) / 2, "without alignment the fast source is far ahead at once"
