@@ -156,6 +156,10 @@ class Moment:
 
     born_s: float = 0.0
     """By the wall clock; 0 if not known. An operator that held records back sets it again."""
+    silent_since_s: float | None = None
+    """When the source first had nothing, by processing time; None if it had records since."""
+    asked_again: bool = True
+    """Whether the source is asked for records even if none are announced."""
 
 
 class Context:

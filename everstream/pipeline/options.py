@@ -88,7 +88,7 @@ def _text(given: object) -> str:
 
 def _duration(given: object) -> str | float:
     if isinstance(given, bool) or not isinstance(given, str | int | float):
-        raise UserError("give a time such as 500ms, 5s, 2m or 1h.")
+        raise UserError("give a time such as 500ms, 5s, 2m, 1h or 1d.")
     if seconds(given) <= 0:
         raise UserError("the time must be positive.")
     return given

@@ -132,6 +132,13 @@ class Reader(ABC):
         """
         return NO_WATERMARK
 
+    def slowest_split(self) -> str | None:
+        """Which part of what it reads determines its `watermark`, in words; None if it has no parts.
+
+        For example "partition 3 of topic 'orders'": the run's page and a warning name it.
+        """
+        return None
+
     def stable(self, offset: Any) -> None:
         """Records before this offset are final: no failure will cause them to be read again."""
 

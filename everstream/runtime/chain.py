@@ -40,6 +40,7 @@ from everstream.pipeline.operator import (
     process_tolerantly,
     without_key,
 )
+from everstream.pipeline.operators.builtin import EventTime
 from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.sink import Committable, Permit, Sink, SinkShard
 from everstream.pipeline.source import EndOfStream
@@ -108,6 +109,8 @@ class ChainStages:
         """Those whose operators wait for answers from outside."""
         self.gathering: list[ChainStage] = []
         """Those whose input may wait, last one first."""
+        self.dating: list[ChainStage] = []
+        """Those that announce the present while the source is silent."""
         self.moment = Moment()
         self.tuning = Tuning()
         self.settings: Settings = tunable_in(plan.graph)
@@ -154,7 +157,7 @@ class ChainStages:
         self.abandon()
         self.piece = None
         self._reason = reason
-        self.moment.born_s = 0.0
+        self.moment.born_s, self.moment.silent_since_s = 0.0, None
         graph = self.plan.graph
         shards = self.plan.chains[self.shard.operator].shards
         for number, name in enumerate(self.operators):
@@ -220,6 +223,11 @@ class ChainStages:
             stage
             for stage in self.stages.values()
             if stage.operator is not None and stage.operator.holds_records
+        ]
+        self.dating = [
+            stage
+            for stage in self.stages.values()
+            if isinstance(stage.operator, EventTime) and stage.operator.idle_after_s is not None
         ]
         self._unfinished = bool(self.head.rest)
         self._link()
@@ -424,6 +432,8 @@ class ChainStages:
                 self._fire(stage, "processing", int(now_s * 1e6))
                 stage.operator.on_wake(now_s, stage.ctx)
                 self._forward_emitted(stage)
+                if stage.ctx.announced > stage.passed:
+                    self._pass_watermark(stage)
 
     def _fire(self, stage: ChainStage, time: TimeKind, until: int) -> None:
         """Call `on_timer` for the timers of a stage that are due."""
@@ -441,6 +451,12 @@ class ChainStages:
             for rejected in head.reader.take_rejected():
                 head.ctx.leave_out(rejected)
             self._keep_rejected(head)
+        if batch is None:
+            self.moment.asked_again = head.reader.ready_in_s() < math.inf
+            if self.moment.silent_since_s is None:
+                self.moment.silent_since_s = self.now_s()
+        else:
+            self.moment.silent_since_s = None
         if batch is not None and not isinstance(batch, EndOfStream):
             self.moment.born_s = head.reader.born_s() or self.clock_s()
         return batch
@@ -461,10 +477,25 @@ class ChainStages:
         reader = self.head.reader
         assert reader is not None
         watermark = reader.watermark()
-        if watermark <= self.head.ctx.watermark:
-            return False
-        self._advance(self.head, watermark)
-        return True
+        advances = watermark > self.head.ctx.watermark
+        if advances:
+            self._advance(self.head, watermark)
+        if self.moment.silent_since_s is not None:
+            for stage in self.dating:
+                assert isinstance(stage.operator, EventTime)
+                stage.operator.on_silence(stage.ctx)
+                advances |= stage.ctx.announced > stage.passed
+                self._pass_watermark(stage)
+        return advances
+
+    def is_ahead(self, least_us: int) -> bool:
+        """Whether its event time is too far ahead of the least of all sources."""
+        return any(
+            isinstance(stage.operator, EventTime)
+            and stage.operator.max_drift_us is not None
+            and stage.ctx.announced - stage.operator.max_drift_us > least_us
+            for stage in self.stages.values()
+        )
 
     def finish(self) -> None:
         """No more input: upstream first, so that last records still pass the operators downstream.
@@ -786,8 +817,7 @@ class ChainStages:
             if stage.writer is not None:
                 stage.writer.close()
         self.stages = {}
-        self.holding = []
-        self.gathering = []
+        self.holding, self.gathering, self.dating = [], [], []
         self.started = False
 
     def explain(self, error: BaseException, operator: str | None = None) -> EverstreamError:

@@ -58,6 +58,7 @@ from everstream.pipeline.envelope import Envelope
 from everstream.pipeline.keyed_state.backend_choice import key_group, on_disk
 from everstream.pipeline.operator import decides
 from everstream.pipeline.source import EndOfStream
+from everstream.pipeline.times import END_OF_TIME
 from everstream.pipeline.tuning import Tuning
 from everstream.runtime.chain import ChainStages, Piece
 from everstream.runtime.engine_api import CommitJob, EngineApi, Upload
@@ -148,6 +149,8 @@ class ShardRunner:
         )
         self.ready_at_s = 0.0
         """A source that had no records is not asked again before this time."""
+        self.least_time_us = END_OF_TIME
+        """The event time of the slowest of all aligned sources."""
         self._source_over = False
         """Its source has ended, and what operators still wait for has not come."""
         self.caught_up = False
@@ -400,6 +403,12 @@ class ShardRunner:
         self._untold = tuning
         self.ready_at_s = 0.0
 
+    def on_least_time(self, least_us: int) -> None:
+        """The slowest of all aligned sources has reached this event time: read on, if that is enough."""
+        self.least_time_us = least_us
+        if not self.caught_up:
+            self.ready_at_s = 0.0
+
     def progress(self) -> Progress:
         ended = self.shard.status in (ShardStatus.ENDED, ShardStatus.CLOSED)
         return Progress(
@@ -649,6 +658,9 @@ class ShardRunner:
         """Whether the source had a batch."""
         head = self.chain.head
         assert head.reader is not None
+        if self.least_time_us < END_OF_TIME and self.chain.is_ahead(self.least_time_us):
+            self.ready_at_s = math.inf
+            return False
         self.sent.before_reading(head.reader)
         batch = self.chain.read()
         if batch is None:

@@ -289,6 +289,31 @@ def test_the_running_counts_of_the_reference() -> None:
     assert Counter(result.to_polars("records").rows())["to", 2] == 1
 
 
+def test_sources_of_the_guide_that_wait_for_each_other_give_all_clicks() -> None:
+    *_, aligned = run_blocks("docs/guides/handle-late-data.md")
+    (result,) = aligned().values()
+    assert sum(row["clicks"] for row in result.collected()) == 14
+
+
+def test_windows_are_as_the_guide_says() -> None:
+    daily, counted, early, corrected = (
+        result for run in run_blocks("docs/guides/choose-windows.md") for result in run().values()
+    )
+    days = sorted(daily.collected(), key=lambda row: row["window_start"])
+    assert [row["sales"] for row in days] == [24, 23, 24]
+    first = [row for row in counted.collected() if row["sensor"] == 0][:3]
+    assert [(row["window_start"], row["window_end"], row["mean"]) for row in first] == [
+        (0, 2, 1.0),
+        (0, 4, 3.0),
+        (2, 6, 7.0),
+    ]
+    assert [row["sales"] for row in early.collected() if row["timing"] == "on_time"] == [24, 23, 24]
+    found = [tuple(row.values()) for row in corrected.collected()]
+    assert found[:2] == [("ada", 1, 6, "on_time", 1), ("ada", 8, 13, "on_time", 1)]
+    assert sorted(found[2:4]) == [("ada", 1, 6, "retracted", 1), ("ada", 8, 13, "retracted", 1)]
+    assert found[4:] == [("ada", 1, 13, "late", 3), ("ada", 30, 35, "on_time", 1)]
+
+
 @on_all_engines_at_length
 def test_late_clicks_of_the_guide_are_kept_or_corrected() -> None:
     runs = list(run_blocks("docs/guides/handle-late-data.md"))
@@ -300,6 +325,8 @@ def test_late_clicks_of_the_guide_are_kept_or_corrected() -> None:
     assert sorted(row["at"] for row in lines["late"]) == [8, 14]
     counted = {row["window_start"]: row["clicks"] for row in lines["counts"]}
     assert counted == {0: 2, 10: 2, 20: 1}
+    (live,) = runs[2]().values()
+    assert sum(row["clicks"] for row in live.collected()) == 5
     (result,) = runs[1]().values()
     last = {row["window_start"]: row["clicks"] for row in result.collected()}
     assert last == {0: 3, 10: 3, 20: 1}

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -12,7 +13,9 @@ from everstream.core.plan import make_plan
 from everstream.core.scheme import Scheme, scheme_of
 from everstream.errors import InternalError
 from everstream.pipeline.batch import rows_together
+from everstream.pipeline.event_time.lateness import RecordWatermarks
 from everstream.pipeline.source import END, EndOfStream, Reader
+from everstream.pipeline.times import TimeOf
 from everstream.runtime.gathering import ENOUGH, WAITS, Gathered
 from everstream.simulation.outside import OutsideSink
 from tests.pipeline.sim import simulate
@@ -127,6 +130,16 @@ def test_a_record_is_as_late_as_if_nothing_had_waited(times: list[int]) -> None:
     for it in (waited, at_once):
         it.step(len(times) + 2)
     assert sent(waited) == sent(at_once) < len(times)
+
+
+def test_a_record_after_a_silence_is_judged_by_the_time_that_passed_in_it() -> None:
+    time = TimeOf("at", "us")
+    first = RecordWatermarks(time, pl.Series([1, 5, 2]), 0, es.NO_WATERMARK)
+    second = RecordWatermarks(time, pl.Series([9, 60]), 0, 50)
+    whole = RecordWatermarks.joined([first, second])
+    assert whole.values.tolist() == [*first.values.tolist(), *second.values.tolist()]
+    assert whole.latest == second.latest == 50
+    assert whole.of(np.array([0, 1, 1, 1, 0], bool)).values.tolist() == [1, 5, 50]
 
 
 def test_shards_that_log_their_messages_send_the_same_frames_as_ever() -> None:

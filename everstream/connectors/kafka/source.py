@@ -402,6 +402,10 @@ class KafkaReader(Reader):
         rejected, self._rejected = self._rejected, []
         return rejected
 
+    def slowest_split(self) -> str | None:
+        slowest = self._times.slowest(self._open)
+        return None if slowest is None else f"partition {slowest[1]} of topic '{slowest[0]}'"
+
     def stable(self, offset: KafkaOffset) -> None:
         """Commit the offsets to the group, for others to read; we never do."""
         if self._reading.group is None or self._consumer is None:

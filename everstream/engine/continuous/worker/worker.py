@@ -28,6 +28,7 @@ from everstream.core.scheme import Scheme
 from everstream.engine.continuous.liveness.crash_breadcrumb import CrashBreadcrumb
 from everstream.engine.continuous.transport.control_messages import (
     KillFired,
+    LeastTime,
     NewPlan,
     Nod,
     Noticed,
@@ -363,6 +364,9 @@ class Worker:
             case Tune(tuning=tuning):
                 for runner in self.runners.values():
                     runner.on_tune(tuning)
+            case LeastTime(least_us=least_us):
+                for runner in self.runners.values():
+                    runner.on_least_time(least_us)
             case _:
                 self._command(message)
 
