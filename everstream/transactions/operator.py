@@ -12,7 +12,7 @@ import polars as pl
 from everstream.pipeline.operator import Context
 from everstream.state.backends.memory import MemoryBackend
 from everstream.state.backends.protocol import StateBackend
-from everstream.transactions.ordering import POSITION, OrderedEvents
+from everstream.transactions.ordering import POSITION, OrderedEvents, describe_tables
 from everstream.transactions.state_log import EngineInState
 
 
@@ -24,7 +24,7 @@ class Transact(OrderedEvents):
 
     def describe_state(self) -> dict[str, Any]:
         """Tables, and the transactions that some schemes run again when they recover."""
-        return {"operator": "transact", **self.describe_tables()}
+        return {"operator": "transact", **describe_tables(self.transactions, self.recovery)}
 
     def on_start(self, ctx: Context) -> None:
         self._engine = self.opened(ctx.state)

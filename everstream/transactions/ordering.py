@@ -68,17 +68,7 @@ class OrderedEvents(Operator):
     @property
     def tables(self) -> tuple[Table, ...]:
         """Every table the transactions name, in that order."""
-        keys = [key for declared in self.transactions for key in declared.keys]
-        return tuple({key.table.name: key.table for key in keys}.values())
-
-    def describe_tables(self) -> dict[str, Any]:
-        """What saved state depends on, as plain JSON."""
-        return {
-            "tables": {table.name: dict(table.fields) for table in self.tables},
-            "keys": {table.name: table.keys for table in self.tables},
-            "transactions": [declared.name for declared in self.transactions],
-            "recovery": self.recovery,
-        }
+        return tables_of(self.transactions)
 
     def restore_waiting(self, ctx: Context) -> None:
         waiting = ctx.state.get(_WAITING)
@@ -211,6 +201,23 @@ class OrderedEvents(Operator):
                     pl.lit(f"{name!r} is null")
                 )
         return frame.select(reason.otherwise(None).alias("reason")).to_series()
+
+
+def tables_of(transactions: Sequence[Transaction]) -> tuple[Table, ...]:
+    """Every table the transactions name, in that order."""
+    keys = [key for declared in transactions for key in declared.keys]
+    return tuple({key.table.name: key.table for key in keys}.values())
+
+
+def describe_tables(transactions: Sequence[Transaction], recovery: str) -> dict[str, Any]:
+    """What saved tables depend on, as plain JSON: some schemes run transactions when they recover."""
+    tables = tables_of(transactions)
+    return {
+        "tables": {table.name: dict(table.fields) for table in tables},
+        "keys": {table.name: table.keys for table in tables},
+        "transactions": [declared.name for declared in transactions],
+        "recovery": recovery,
+    }
 
 
 def _check(

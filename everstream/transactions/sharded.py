@@ -38,7 +38,7 @@ from everstream.transactions.errors import InputError
 from everstream.transactions.index import Rows
 from everstream.transactions.layout import DataLayout
 from everstream.transactions.operator import shown
-from everstream.transactions.ordering import POSITION, OrderedEvents
+from everstream.transactions.ordering import POSITION, OrderedEvents, describe_tables, tables_of
 from everstream.transactions.recovery import BatchRun
 from everstream.transactions.state_log import EngineInState
 from everstream.transactions.tables import Table, TableState
@@ -137,8 +137,7 @@ class PartitionedTransact(Operator):
         self.parallelism = parallelism
         self.recovery = recovery
         self.select = select
-        keys = [key for declared in self.transactions for key in declared.keys]
-        self.tables = tuple({key.table.name: key.table for key in keys}.values())
+        self.tables = tables_of(self.transactions)
         self._imports = tuple(_import(table) for table in self.tables)
         local = (_with_own_key_columns(declared) for declared in self.transactions)
         self._run_in_engine = (*self._imports, *local)
@@ -157,13 +156,8 @@ class PartitionedTransact(Operator):
 
     def describe_state(self) -> dict[str, Any]:
         """Tables, and the transactions that some schemes run again when they recover."""
-        return {
-            "operator": "transact partitions",
-            "tables": {table.name: dict(table.fields) for table in self.tables},
-            "keys": {table.name: table.keys for table in self.tables},
-            "transactions": [declared.name for declared in self.transactions],
-            "recovery": self.recovery,
-        }
+        about = describe_tables(self.transactions, self.recovery)
+        return {"operator": "transact partitions", **about}
 
     # The state.
 

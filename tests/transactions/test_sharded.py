@@ -163,6 +163,16 @@ def test_events_that_cannot_run_are_refused_with_the_reason(
         shards.deliver()
 
 
+def test_events_that_cannot_run_are_left_out_before_any_shard_sees_them() -> None:
+    shards = Shards([bank.transfer, bank.borrow], 3, seed=1)
+    shards.order.on_error = "skip"
+    good = transfers(40, 20, own=False).drop("at")
+    lent = good[:1].with_columns(transaction=pl.lit("lend"))
+    shards.process(pl.concat([good[:9], lent, good[9:]]))
+    shards.assert_serial(good)
+    assert shards.order.skipped == 1
+
+
 flags = es.Table("flags", value={"on": "bool", "share": "float32"}, initial=0)
 
 

@@ -182,7 +182,13 @@ def _setting(plan: Any) -> dict[str, Any]:
 def _show(console: Console, results: dict[str, Any], promises: list[Any]) -> None:
     if results.get("shards"):
         table = Table(title="shards")
-        for column in ("shards", "over partitions", "over shards", "thousand/s", "busiest shard"):
+        for column in (
+            "shards",
+            "over partitions",
+            "over shards",
+            "thousand/s",
+            "busiest shard, CPU s",
+        ):
             table.add_column(column, justify="right")
         for row in results["shards"]:
             table.add_row(
@@ -190,7 +196,7 @@ def _show(console: Console, results: dict[str, Any], promises: list[Any]) -> Non
                 f"{row['multi_partition']:.0%}",
                 f"{row['over_shards']:.0%}",
                 f"{row['events_per_s'] / 1e3:.1f}",
-                f"{row['busiest_share']:.0%}",
+                f"{row['busiest_cpu_s']:.2f}",
             )
         console.print(table)
     for name in ("compare", "factors", "scalability", "sensitivity", "epochs", "selective"):

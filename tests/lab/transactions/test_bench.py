@@ -157,9 +157,9 @@ def test_transactions_over_shards_are_measured_and_checked(
 ) -> None:
     small = replace(plan(tmp_path), events=300)
     one, two = sharded.shards(small, (1, 2), (0.5,), lambda text: None)
-    assert (one["over_shards"], one["busiest_share"]) == (0.0, 1.0)
+    assert one["over_shards"] == 0.0
     assert 0.1 < two["over_shards"] < 0.5
-    assert two["busiest_share"] < 0.8
+    assert two["busiest_cpu_s"] > 0 < one["busiest_cpu_s"]
     monkeypatch.setattr(sharded.Interpreter, "run", lambda self, events: [])
     with pytest.raises(RunFailed, match="differ from those of a loop"):
         sharded.shards(small, (1,), (0.0,), lambda text: None)
