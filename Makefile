@@ -38,9 +38,10 @@ $(CLASSES): $(READY) scripts/class_archive.py
 	@echo "Making an archive of Spark's classes, so that the tests start it faster (once) ..."
 	@$(BIN)/python scripts/class_archive.py $@ 2>$@.log || { echo "It could not be made ($@.log says why); the tests do without."; touch $@; }
 
+PROCESSES ?= 3
 test: $(READY) $(CLASSES)  ## Run the short suite (about 10 minutes on 2 cores)
 	@$(INSTALL)
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --durations=10 $(RECORD) -m "not long" tests
+	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --durations=10 $(RECORD) -m "not long" tests
 
 test-failed: $(READY)  ## Run those tests again, one after the other, that failed in the last run
 	@echo "Tests that pass now failed only beside others. They are flaky, which is a bug: find the cause."

@@ -48,7 +48,7 @@ def test_a_processor_gives_what_a_plain_program_gives(processor: Any, as_columns
 
 @pytest.mark.parametrize("processor", [Windows(), WindowsInPandas()])
 def test_faults_change_nothing(processor: Any) -> None:
-    testing.check(windows_of(processor), {"visits": events(60)}, seeds=15)
+    testing.check(windows_of(processor), {"visits": events(60)}, seeds=8)
 
 
 @pytest.mark.long

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 DOCUMENT = Path(__file__).parents[2] / "docs" / "explanation" / "transactions.md"
 
 
@@ -44,6 +46,7 @@ def test_the_engine_of_the_documentation_runs_compiled_and_from_the_cache(tmp_pa
     run_twice(program + check, tmp_path)
 
 
+@pytest.mark.long  # `tests/docs/test_docs.py` runs it in one process, in every run
 def test_the_pipeline_of_the_documentation_runs_on_spark(tmp_path: Path) -> None:
     check = (
         "found = pipeline.run(master='local[2]', store='checkpoints/', fresh=True).to_polars()\n"

@@ -27,7 +27,7 @@ PROTOCOLS = {
 
 def counting(shards: int = 2) -> es.Pipeline:
     pipeline = es.Pipeline("counting")
-    numbers = pipeline.source(es.Paced(es.Range(ENDLESS), rate=1_000), name="numbers", shards=2)
+    numbers = pipeline.source(es.Paced(es.Range(ENDLESS), rate=3_000), name="numbers", shards=2)
     counted = numbers.key_by(lambda n: n % KEYS).fold(
         init=int, update=lambda count, _: count + 1, name="count", shards=shards
     )
@@ -50,7 +50,7 @@ class Stubborn(es.Operator):
 
 def stubborn(shards: int = 1) -> es.Pipeline:
     pipeline = es.Pipeline("counting")
-    numbers = pipeline.source(es.Paced(es.Range(ENDLESS), rate=1_000), name="numbers", shards=2)
+    numbers = pipeline.source(es.Paced(es.Range(ENDLESS), rate=3_000), name="numbers", shards=2)
     counted = numbers.key_by(lambda n: n % KEYS).process(Stubborn(), name="count", shards=shards)
     counted.sink(es.Collect(), name="out")
     return pipeline
