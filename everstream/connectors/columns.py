@@ -30,6 +30,7 @@ from everstream.pipeline.exact import (
     shown,
     wider,
 )
+from everstream.pipeline.options import closest
 from everstream.pipeline.sink import SinkShard, Writer
 
 
@@ -216,6 +217,35 @@ class Columns:
                 f"operator '{self._operator}': the column {names} has had no value yet, only None "
                 f"or empty lists, so its type is unknown, and {self._format.name} needs one. Give "
                 f"the types: schema={{'{unknown[0]}': pl.Int64, ...}}; or leave the column out."
+            )
+
+    def check(self, schema: pl.Schema) -> None:
+        """Raise a UserError if rows with these columns do not fit those given, or the format."""
+        for name, kind in schema.items():
+            where = f"operator '{self._operator}', column '{name}'"
+            if self._given is not None and name not in self._given:
+                raise UserError(
+                    f"operator '{self._operator}': there is no column '{name}' in schema=, which has "
+                    f"{', '.join(self._given)}. Add it, or leave it out with a select before the sink."
+                    f"{closest(name, self._given)}"
+                )
+            given = None if self._given is None else self._given[name]
+            if given is not None and not exact.holds(given, kind):
+                raise UserError(
+                    f"{where}: it is {kind}, which a column of type {given} does not hold. Cast it "
+                    "before the sink, or correct schema=."
+                )
+            if self._format.stored_as(kind) is None:
+                raise UserError(
+                    f"{where}: {kind} has no {self._format.name} form. Turn it into text or numbers "
+                    "before the sink, or use another format."
+                )
+        missing = [name for name in self._given or () if name not in schema]
+        if missing and not self._format.adds:
+            raise UserError(
+                f"operator '{self._operator}': schema= has the column '{missing[0]}', and the rows have "
+                f"only {', '.join(schema)}. Add it with with_columns, or remove it from schema=."
+                f"{closest(missing[0], list(schema))}"
             )
 
     def settled(self, frames: Sequence[pl.DataFrame]) -> pl.DataFrame:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
 
+import polars as pl
+
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.operator import OUT, Operator, StateKind
 from everstream.pipeline.rejects import OnError
@@ -87,6 +89,8 @@ class Node:
     """For a source: where reading ends, in a run that ends when it has caught up."""
     part_of: str | None = None
     """The operator that the user wrote, if this node is a part of it."""
+    schemas: dict[str, pl.Schema] = field(default_factory=dict, compare=False, repr=False)
+    """Output -> its columns, once they are known."""
 
     @property
     def written_as(self) -> str:

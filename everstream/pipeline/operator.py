@@ -8,7 +8,7 @@ runs it, which protocol checkpoints it, or how many shards it has unless it asks
 import math
 import sys
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from operator import length_hint
@@ -534,6 +534,18 @@ class Operator:
         versions = {name: one.migration.version for name, one in declared.items()}
         later = {name: number for name, number in versions.items() if number > FIRST_VERSION}
         return {**about, **({"versions": later} if later else {})}
+
+    def columns_after(self, inputs: Mapping[str, pl.Schema]) -> Mapping[str, Any] | None:
+        """The columns of what it emits and their types; None if they are not known before the run.
+
+        `inputs` has the columns of each input that are known, under "" if there is one input. Default:
+        not known.
+        """
+        return None
+
+    def columns_used(self, side: str) -> Sequence[Any]:
+        """Columns of an input that must exist: their names, and Polars expressions that use them."""
+        return ()
 
     def goes_on_from(self, before: dict[str, Any] | None) -> None:
         """Receives what `describe_state` returned when the state was saved, if it has changed since.

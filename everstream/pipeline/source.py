@@ -230,10 +230,15 @@ class Source(ABC, Generic[T]):
 
     def column_names(self) -> list[str] | None:
         """The columns of its rows, after `check`; None if it does not know, or has none."""
-        return None
+        types = self.column_types()
+        return None if types is None else list(types)
 
     def column_types(self) -> Mapping[str, Any] | None:
-        """The Polars types of its columns, before anything runs; None if it does not know them."""
+        """The Polars types of its columns; None if it does not know them.
+
+        Called where the pipeline is defined, and again after `check`: a source that must read its files
+        or ask a service may know more then.
+        """
         return None
 
     def waits_for(self) -> str | None:

@@ -132,9 +132,6 @@ class FileConnector(FileSource[T], TwoWay[T], PartSink):
     def columns(self, shard: SinkShard) -> Any:
         return None if self._format is None else Columns(shard, self._given_schema, self._format)
 
-    def column_names(self) -> list[str] | None:
-        return None if self._schema is None else list(self._schema)
-
     def column_types(self) -> pl.Schema | None:
         return self._schema
 

@@ -59,7 +59,8 @@ class Decoder(ABC):
         """The rows, and how many each value has if that is not always one."""
         raise NotImplementedError
 
-    def column_names(self) -> list[str] | None:
+    def column_types(self) -> Mapping[str, Any] | None:
+        """The columns of frames and their types, if they are known."""
         return None
 
     def fitting(self, values: Values) -> int:
@@ -69,6 +70,8 @@ class Decoder(ABC):
 
 class Raw(Decoder):
     """Unchanged; in columns, one named `value`."""
+
+    kind: pl.DataType = pl.Binary()
 
     def __init__(self, in_columns: bool) -> None:
         self.in_columns = in_columns
@@ -82,11 +85,13 @@ class Raw(Decoder):
     def series(self, values: Values) -> pl.Series:
         return pl.Series("value", values, dtype=pl.Binary)
 
-    def column_names(self) -> list[str] | None:
-        return ["value"] if self.in_columns else None
+    def column_types(self) -> Mapping[str, Any] | None:
+        return {"value": self.kind} if self.in_columns else None
 
 
 class Text(Raw):
+    kind = pl.String()
+
     def objects(self, values: Values) -> list[Any]:
         if None in values:
             return [None if value is None else value.decode() for value in values]
@@ -124,8 +129,8 @@ class Json(Decoder):
             raise ValueError(f"{len(values)} records have {frame.height} JSON values")
         return frame, None
 
-    def column_names(self) -> list[str] | None:
-        return None if self._schema is None else list(self._schema)
+    def column_types(self) -> Mapping[str, Any] | None:
+        return self._schema
 
 
 class Arrow(Decoder):
@@ -436,8 +441,8 @@ class AvroDecoder(Decoder):
         assert self._schema is not None
         return pl.DataFrame(rows, schema=self._schema, strict=True), None
 
-    def column_names(self) -> list[str] | None:
-        return None if self._schema is None else list(self._schema)
+    def column_types(self) -> Mapping[str, Any] | None:
+        return self._schema
 
     def _writer(self, value: bytes, stream: io.BytesIO) -> Any:
         """The schema a value was written with; moves the stream past the header."""

@@ -132,6 +132,11 @@ class LakeConnector(TwoWay[Row]):
             return self._columns
         return None if self._known is None else list(self._known)
 
+    def column_types(self) -> Mapping[str, Any] | None:
+        if self._known is None:
+            return None
+        return {name: self._known[name] for name in self._columns or self._known}
+
     def waits_for(self) -> str | None:
         if self._follow and self._settled is None:
             return f"there is no {str(self._table).removeprefix('the ')} yet: the run waits for it"

@@ -40,6 +40,12 @@ class Aggregate(ABC):
         kind = type(self).__name__.lower()
         return kind if column is None else f"{kind}({column})"
 
+    @property
+    def columns_used(self) -> Sequence[Any]:
+        """The columns that it takes: names and expressions."""
+        column = getattr(self, "column", None)
+        return [] if column is None else [column]
+
     @abstractmethod
     def parts(self, name: str, frame: pl.DataFrame) -> dict[str, pl.Expr]:
         """The parts to compute for a group of records with the columns of this frame, by column."""
@@ -219,6 +225,10 @@ class TopK(InPython):
         self.column = column
         self.k = k
         self.others = list(others)
+
+    @property
+    def columns_used(self) -> Sequence[Any]:
+        return [self.column, *self.others]
 
     def describe(self) -> str:
         return f"top_{self.k}({', '.join([self.column, *self.others])})"

@@ -38,6 +38,11 @@ class Aggregates:
     def part_names(self) -> list[str]:
         return [part for name, one in self.named.items() for part in one.part_names(name)]
 
+    @property
+    def known(self) -> bool:
+        """Whether the types of the results follow from those of the columns."""
+        return not any(isinstance(one, Custom) for one in self.named.values())
+
     def describe(self) -> list[str]:
         """Each as text, in the order of their state columns."""
         return [f"{name}={one.describe()}" for name, one in self.named.items()]

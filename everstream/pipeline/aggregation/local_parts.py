@@ -6,7 +6,7 @@ by the records before (`pipeline/event_time/lateness.py`), before the streams of
 meet. So it depends neither on which shard is faster nor on where batches begin and end.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,6 +90,33 @@ class LocalParts(Operator):
         self.time = time
         """None for windows of processing time: those are assigned in the second stage."""
         self.allowed_us = allowed_us
+
+    def columns_used(self, side: str) -> Sequence[Any]:
+        selector = self.keying.selector if self.keying is not None else None
+        columns = [one for given in self.aggregates.named.values() for one in given.columns_used]
+        return [selector, *columns, self.time.what if self.time is not None else None]
+
+    def columns_after(self, inputs: Mapping[str, pl.Schema]) -> Mapping[str, Any] | None:
+        """Those of the parts; the stage behind knows those of the results."""
+        frame = pl.DataFrame(schema=inputs[""])
+        keyed_by_function = self.keying is not None and not self.keying.on_columns
+        keys = key_frame(None if keyed_by_function else self.keying, frame)
+        self._check_names(keys)
+        times: list[pl.Series] = []
+        timed_by_function = False
+        if self.window is not None and self.time is not None:
+            timed_by_function = not isinstance(self.time.what, str | pl.Expr)
+            given = pl.Series([], dtype=pl.Int64)
+            if not timed_by_function:
+                given = self.time.read(frame, "window")
+            micros = self.time.microseconds(given)
+            names = [PANE, LAST] if isinstance(self.window, Session) else [PANE]
+            times = list(_in_kind(pl.DataFrame([micros.alias(n) for n in names]), given.dtype))
+        by: list[Any] = [*keys, *times] or [pl.lit(0).alias(PANE)]
+        parts = self.aggregates.of_records(frame, by)
+        if keyed_by_function or timed_by_function or not self.aggregates.known:
+            return None
+        return parts.schema
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         keys = key_frame(self.keying, batch)

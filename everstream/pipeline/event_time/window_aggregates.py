@@ -35,6 +35,8 @@ _EARLIER = "pane of "
 _RULE = "rule"
 """Where the rule of the kept state is recorded, once the rule has changed."""
 _TOUCHED = "__touched"
+_OWN_TIMES = pl.Datetime("us", "UTC")
+"""The type of the times of windows of processing time."""
 
 
 class _Aggregating(Operator):
@@ -50,6 +52,11 @@ class _Aggregating(Operator):
 
     def goes_on_from(self, before: dict[str, Any] | None) -> None:
         self.before = before
+
+    def columns_after(self, inputs: Mapping[str, pl.Schema]) -> Mapping[str, Any] | None:
+        parts = pl.DataFrame(schema=inputs[""])
+        merged = self.aggregates.merged(parts, [*self.keys_of(parts), PANE])
+        return self.results(merged, pl.col(PANE)).schema
 
     def rule_before(self, ctx: Context, now: str) -> str:
         """The rule under which the state was kept; from here on it is the present one."""
@@ -217,6 +224,10 @@ class ProcessingTimeAggregates(PaneAggregates):
     def describe_state(self) -> dict[str, Any]:
         return {**super().describe_state(), "time": "processing time"}
 
+    def columns_after(self, inputs: Mapping[str, pl.Schema]) -> Mapping[str, Any] | None:
+        dated = pl.Schema({**inputs[""], PANE: _OWN_TIMES})
+        return super().columns_after({"": dated})
+
     def on_start(self, ctx: Context) -> None:
         super().on_start(ctx)
         self._ask_to_wake(ctx)
@@ -226,7 +237,7 @@ class ProcessingTimeAggregates(PaneAggregates):
         now = max(int(ctx.now_s * 1e6), self.fired)
         pane = pl.lit(now - now % self.window.pane_us, pl.Int64)
         parts = columns_of(batch, ctx.operator)
-        dated = parts.with_columns(pane.cast(pl.Datetime("us", "UTC")).alias(PANE))
+        dated = parts.with_columns(pane.cast(_OWN_TIMES).alias(PANE))
         self.add(dated.select(*self.keys_of(dated), PANE, *self.aggregates.part_names), ctx)
         self._ask_to_wake(ctx)
 

@@ -79,15 +79,22 @@ class StreamBase(Generic[T]):
         node.state = checked_state(options.state, f"{base}()")
         node.part_of = options.part_of
         graph = self.pipeline.graph
-        edges = [Edge(sender, node.name, self._routing, output) for sender, output in self._origins]
-        graph.edges += edges
+        before = len(graph.edges)
+        graph.edges += (
+            Edge(sender, node.name, self._routing, output) for sender, output in self._origins
+        )
+        self._check_columns(node, before)
+        return node
+
+    def _check_columns(self, node: Node, before: int) -> None:
+        """Checks the columns that a new operator uses; without it, the graph had `before` edges."""
+        graph = self.pipeline.graph
         try:
             check_columns_of(graph, node)
         except UserError:  # as in a notebook, where the next try follows
-            graph.edges = graph.edges[: -len(edges)]
+            del graph.edges[before:]
             del graph.nodes[node.name]
             raise
-        return node
 
 
 def function_for(where: str, function: Any) -> Any:

@@ -165,6 +165,8 @@ class FlowMethods(StreamBase[T]):
                 )
             routing = graph.inputs(target)[0].routing
             graph.edges.append(Edge(sender, target, routing, output, feedback=True))
+        for node in graph.nodes.values():
+            node.schemas.clear()  # what comes back may have other columns
         return self
 
     def side_output(self, name: str) -> Stream:

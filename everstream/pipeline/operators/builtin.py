@@ -4,7 +4,7 @@ Column operators run one Polars expression on the whole batch. Those that take a
 loop over the batch inside one call, so that the engine around them does nothing per record.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import polars as pl
@@ -57,6 +57,12 @@ class Filter(Operator):
         self.predicate = predicate
         self.pure = is_plain(predicate)
 
+    def columns_used(self, side: str) -> Sequence[Any]:
+        return [self.predicate]
+
+    def columns_after(self, inputs: Mapping[str, pl.Schema]) -> pl.Schema:
+        return inputs[""]
+
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         if ctx.judged is None:
             ctx.emit_batch(kept(self.predicate, batch, ctx))
@@ -74,6 +80,9 @@ class Branch(Operator):
     def __init__(self, predicates: Sequence[Predicate]) -> None:
         self.predicates = list(predicates)
         self.pure = all_plain(predicates)
+
+    def columns_used(self, side: str) -> Sequence[Any]:
+        return self.predicates
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         rest = batch
@@ -112,6 +121,9 @@ class _Expressions(Operator):
         self.expressions = list(expressions)
         self.named = named
         self.pure = all_plain([*expressions, *named.values()])
+
+    def columns_used(self, side: str) -> Sequence[Any]:
+        return [*self.expressions, *self.named.values()]
 
 
 class WithColumns(_Expressions):
@@ -224,6 +236,12 @@ class EventTime(Operator):
     def __init__(self, time: TimeOf, lateness_us: int) -> None:
         self.time = time
         self.lateness_us = lateness_us
+
+    def columns_used(self, side: str) -> Sequence[Any]:
+        return [self.time.what]
+
+    def columns_after(self, inputs: Mapping[str, pl.Schema]) -> pl.Schema:
+        return inputs[""]
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         times = self.time.read(batch, ctx.operator)
