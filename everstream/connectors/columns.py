@@ -30,6 +30,7 @@ from everstream.pipeline.exact import (
     shown,
     wider,
 )
+from everstream.pipeline.models import model_or_none
 from everstream.pipeline.options import closest
 from everstream.pipeline.sink import SinkShard, Writer
 
@@ -62,6 +63,16 @@ class _Rows:
         if isinstance(batch, pl.DataFrame):
             return _Rows(batch, {s.name: SeriesColumn(s) for s in batch.iter_columns()}, operator)
         first = batch[0]
+        model = model_or_none(type(first))
+        if model is not None:
+            frame, misfits = model.rows(batch)
+            rows = _Rows(batch, {s.name: SeriesColumn(s) for s in frame.iter_columns()}, operator)
+            for row, reason in misfits.items():
+                rows.refuse_row(
+                    row, f"operator '{operator}': a record is not {model.name}: {reason}."
+                )
+            rows.raise_if_refused()
+            return rows
         if isinstance(first, dict):
             wrong = _others(batch, dict, operator)
             if wrong:

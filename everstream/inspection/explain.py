@@ -18,6 +18,7 @@ from everstream.pipeline.graph import ByKey, Edge, Kind, Node
 from everstream.pipeline.operator import Operator
 from everstream.pipeline.operators.schemas import known_schema
 from everstream.pipeline.sink import Delivery
+from everstream.pipeline.source import Source
 from everstream.pipeline.stream import Pipeline
 
 ExplainForm: TypeAlias = Literal["text", "mermaid", "svg"]
@@ -80,11 +81,17 @@ def _explained(plan: Plan, node: Node, routes: dict[int, str]) -> _Explained:
     schema = None if node.kind is Kind.SINK else known_schema(plan.graph, [(node.name, "out")])
     return _Explained(
         node.name,
-        f"{node.kind.value} {type(node.what).__name__}, {_counted(shards, 'shard')}, chain {chain}",
+        f"{node.kind.value} {_class_of(node.what)}, {_counted(shards, 'shard')}, chain {chain}",
         None if schema is None else tuple(f"{name} {_kind(kind)}" for name, kind in schema.items()),
         tuple((edge, routes[id(edge)]) for edge in plan.graph.inputs(node.name)),
         tuple(_saved(node)),
     )
+
+
+def _class_of(what: object) -> str:
+    """The class as the user wrote it: a declared schema wraps a source, which it describes."""
+    about = what.describe_offsets() if isinstance(what, Source) else {}
+    return str(about.get("source", type(what).__name__))
 
 
 def _kind(kind: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import polars as pl
 
 from everstream.pipeline.keys import Keying
+from everstream.pipeline.models import Model
 from everstream.pipeline.operator import OUT, Operator, StateKind
 from everstream.pipeline.rejects import OnError
 from everstream.pipeline.routes import Router
@@ -89,6 +90,8 @@ class Node:
     """For a source: where reading ends, in a run that ends when it has caught up."""
     part_of: str | None = None
     """The operator that the user wrote, if this node is a part of it."""
+    model: Model | None = None
+    """The class whose instances its functions get, if its input has typed rows."""
     schemas: dict[str, pl.Schema] = field(default_factory=dict, compare=False, repr=False)
     """Output -> its columns, once they are known."""
 

@@ -38,6 +38,7 @@ from everstream.pipeline.keyed_state.spreading import (
     redistribute_entries,
 )
 from everstream.pipeline.keys import Keying
+from everstream.pipeline.models import Model
 from everstream.pipeline.rejects import OnError, Rejected, describe
 from everstream.pipeline.times import NO_WATERMARK, TimeOf
 from everstream.state.backends.memory import MemoryBackend
@@ -212,6 +213,8 @@ class Context:
         self.checkpoint = 0
         """The number of the checkpoint in `before_checkpoint`."""
         self.on_error = on_error
+        self.model: Model | None = None
+        """The class that records of typed rows are instances of, for functions."""
         self._clock_s = clock_s
         self.moment = moment if moment is not None else Moment()
         self.asked_time = False
@@ -319,7 +322,7 @@ class Context:
 
     def reading(self, batch: Batch) -> Iterator[Any]:
         """Iterate over the records, so that an error report can name the one that failed."""
-        records = records_of(batch)
+        records = records_of(batch) if self.model is None else self.model.records(batch)
         iterator = iter(records)
         self._reading = (records, iterator)
         return iterator

@@ -13,6 +13,7 @@ from typing import Any, Final, Generic
 
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch
+from everstream.pipeline.models import RowType
 from everstream.pipeline.rejects import OnError, Rejected
 from everstream.pipeline.times import NO_WATERMARK, TimeOf
 from everstream.pipeline.types import T
@@ -149,6 +150,8 @@ class Source(ABC, Generic[T]):
     """How many shards can share this source; None for any number."""
     on_error: OnError = "fail"
     """What happens to input that cannot be parsed: "fail", "skip" or "dead_letter"."""
+    declared: RowType | None = None
+    """The columns that `Pipeline.source(..., schema=)` declares."""
     exact_batches: bool = False
     """Whether reading again at an offset gives the very same batch, not only the same records."""
     event_time: TimeOf | None = None

@@ -81,7 +81,7 @@ class Parquet(FileConnector[Row]):
         path: str | os.PathLike[str],
         *,
         columns: Sequence[str] | None = None,
-        schema: Mapping[str, Any] | None = None,
+        schema: Mapping[str, Any] | type | None = None,
         batch_rows: int = ROWS_PER_BATCH,
         max_record_bytes: int = MAX_RECORD_BYTES,
         follow: bool = False,

@@ -85,7 +85,7 @@ class Kafka(KafkaSource, KafkaSink, TwoWay[Any]):
         *,
         value: ValueFormat = "json",
         key: KeyFormat = "text",
-        schema: Mapping[str, Any] | None = None,
+        schema: Mapping[str, Any] | type | None = None,
         columns: bool = False,
         avro: Avro | None = None,
         fields: Sequence[str] | None = None,

@@ -29,6 +29,7 @@ import polars as pl
 from everstream.errors import ConnectorError, UserError
 from everstream.extras import extra
 from everstream.hiding import place_of
+from everstream.pipeline.models import schema_of
 from everstream.pipeline.rejects import describe
 
 ValueFormat: TypeAlias = Literal["bytes", "text", "json", "arrow", "avro"]
@@ -191,14 +192,14 @@ class Arrow(Decoder):
 def decoder(
     value: ValueFormat,
     columns: bool,
-    schema: Mapping[str, Any] | None,
+    schema: Mapping[str, Any] | type | None,
     avro: "Avro | None",
     most_bytes: int,
 ) -> Decoder:
     """The decoder for the values, or a UserError for options that do not fit together."""
     if (value == "avro") != (avro is not None):
         raise UserError('value="avro" and avro=es.Avro(...) must be given together.')
-    wanted = pl.Schema(schema) if schema is not None else None
+    wanted = schema_of(schema)
     if wanted is not None and value not in ("json", "avro"):
         raise UserError(f'schema={{...}} is for value="json" and "avro"; "{value}" takes none.')
     if columns and wanted is None and value in ("json", "avro"):

@@ -23,6 +23,7 @@ from everstream.connectors.options import at_least_one
 from everstream.connectors.ownership import Owner
 from everstream.connectors.two_way import TwoWay
 from everstream.errors import UserError
+from everstream.pipeline.models import schema_of
 from everstream.pipeline.sink import Delivery, SinkShard, Writer
 from everstream.pipeline.source import Reader
 from everstream.pipeline.types import Row
@@ -48,7 +49,7 @@ class LakeConnector(TwoWay[Row]):
         columns: Sequence[str] | None,
         batch_rows: int,
         partition_by: Sequence[str],
-        schema: Mapping[str, Any] | None,
+        schema: Mapping[str, Any] | type | None,
         evolve: bool,
     ) -> None:
         at_least_one(batch_rows=batch_rows)
@@ -64,7 +65,7 @@ class LakeConnector(TwoWay[Row]):
         self._columns = list(columns) if columns is not None else None
         self._batch_rows = batch_rows
         self._form = Form(tuple(partition_by), evolve)
-        self._schema = pl.Schema(schema) if schema is not None else None
+        self._schema = schema_of(schema)
         self._settled: Any = None
         """The version that all shards begin with."""
         self._known: pl.Schema | None = None

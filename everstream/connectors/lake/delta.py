@@ -555,7 +555,7 @@ class Delta(LakeConnector):
         columns: Sequence[str] | None = None,
         batch_rows: int = ROWS_PER_BATCH,
         partition_by: Sequence[str] = (),
-        schema: Mapping[str, Any] | None = None,
+        schema: Mapping[str, Any] | type | None = None,
         evolve: bool = False,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:

@@ -574,7 +574,7 @@ class Iceberg(LakeConnector):
         columns: Sequence[str] | None = None,
         batch_rows: int = ROWS_PER_BATCH,
         partition_by: Sequence[str] = (),
-        schema: Mapping[str, Any] | None = None,
+        schema: Mapping[str, Any] | type | None = None,
         evolve: bool = False,
     ) -> None:
         super().__init__(

@@ -35,6 +35,7 @@ from everstream.connectors.staged import StagedTransaction, StagedWriter, waitin
 from everstream.errors import ConnectorError, RefusedRecords, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.exact import Unfit, shown, together
+from everstream.pipeline.models import schema_of
 from everstream.pipeline.sink import Committable, Delivery, Permit, Sink, SinkShard, Writer
 
 ENDING = ".batches"
@@ -53,7 +54,7 @@ class TableSink(Sink):
         self._database = database
         self._table = table
         self._keys = list(upsert_on) if upsert_on else None
-        self._schema = pl.Schema(schema) if schema is not None else None
+        self._schema = schema_of(schema)
         if self._keys is not None:
             self.delivery = Delivery.IDEMPOTENT
 

@@ -17,6 +17,7 @@ from everstream.pipeline.aggregation.aggregates import Aggregates
 from everstream.pipeline.batch import Batch, columns_of, exact_series, rows_together, where
 from everstream.pipeline.event_time.windows import Session, Sliding, Window
 from everstream.pipeline.keys import Keying
+from everstream.pipeline.models import model_or_none
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.times import NO_WATERMARK, TimeOf
 
@@ -64,7 +65,8 @@ def keyed_by_columns(besides: list[str]) -> Keying:
 
 def records_frame(batch: Batch, ctx: Context) -> pl.DataFrame:
     """The batch as columns; records that are not dicts become the column `value`."""
-    if isinstance(batch, list) and batch and not isinstance(batch[0], dict):
+    others = isinstance(batch, list) and batch and not isinstance(batch[0], dict)
+    if isinstance(batch, list) and others and model_or_none(type(batch[0])) is None:
         return exact_series("value", batch, ctx.operator).to_frame()
     return columns_of(batch, ctx.operator)
 

@@ -72,7 +72,7 @@ class TimeMethods(StreamBase[T]):
         late_us = microseconds(lateness)
         if late_us < 0:
             raise UserError(f"lateness={lateness!r} is negative: give 0 or more.")
-        operator = EventTime(TimeOf(time, unit), late_us)
+        operator = EventTime(TimeOf(self._on_rows(time), unit), late_us)
         return self._then("event_time", operator, Options(name, on_error=on_error))
 
     def window(
@@ -108,7 +108,7 @@ class TimeMethods(StreamBase[T]):
                     "lateness."
                 )
             return WindowedStream(self, window, None, 0)
-        event_time = TimeOf(at, unit) if at is not None else self._time()
+        event_time = TimeOf(self._on_rows(at), unit) if at is not None else self._time()
         if isinstance(window, Sliding) and not event_time.fits(window.pane_us):
             raise UserError(
                 f"{window!r} is finer than the times, which are whole {event_time.unit}. Give "

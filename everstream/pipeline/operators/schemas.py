@@ -13,8 +13,19 @@ import polars as pl
 from everstream.errors import GraphError, UserError
 from everstream.pipeline.aggregation.local_parts import LATE, LocalParts
 from everstream.pipeline.graph import ByKey, Edge, Graph, Kind, Node
+from everstream.pipeline.models import Model
 from everstream.pipeline.operator import OUT, Operator
-from everstream.pipeline.operators.builtin import Branch, Filter, Select, WithColumns
+from everstream.pipeline.operators.builtin import (
+    AsRows,
+    Branch,
+    EventTime,
+    Filter,
+    FlatMap,
+    Map,
+    Select,
+    WithColumns,
+)
+from everstream.pipeline.operators.deduplicate import Deduplicate
 from everstream.pipeline.operators.purity import calls_functions
 from everstream.pipeline.options import closest
 from everstream.pipeline.sink import Sink
@@ -26,6 +37,26 @@ def known_schema(graph: Graph, origins: Sequence[tuple[str, str]]) -> pl.Schema 
     schemas = [_schema_after(graph, name, output) for name, output in origins]
     first = schemas[0] if schemas else None
     return first if first is not None and all(one == first for one in schemas) else None
+
+
+def known_model(graph: Graph, origins: Sequence[tuple[str, str]]) -> Model | None:
+    """The class whose instances are the records of a stream, if they are typed rows."""
+    models = {_model_after(graph, name) for name, _ in origins}
+    return models.pop() if len(models) == 1 else None
+
+
+def _model_after(graph: Graph, name: str) -> Model | None:
+    what = graph.nodes[name].what
+    if isinstance(what, Source | AsRows):
+        return what.declared if isinstance(what.declared, Model) else None
+    if isinstance(what, Map | FlatMap):
+        return what.returns
+    if not isinstance(what, Filter | EventTime | Deduplicate | Branch):
+        return None
+    edges = graph.inputs(name)
+    if any(edge.feedback for edge in edges):
+        return None
+    return known_model(graph, [(edge.sender, edge.output) for edge in edges])
 
 
 def check_columns_of(graph: Graph, node: Node) -> None:
@@ -102,7 +133,7 @@ def _found_after(graph: Graph, node: Node, output: str) -> pl.Schema | None:
         except GraphError:
             return None  # the check of the graph reports it
     try:
-        after = what.columns_after(inputs) if inputs else None
+        after = what.columns_after(inputs) if inputs or isinstance(what, Map | FlatMap) else None
     except (UserError, pl.exceptions.PolarsError):
         return None  # the same, or it needs a row
     return None if after is None else pl.Schema(after)
