@@ -43,6 +43,7 @@ from everstream.pipeline.rejects import OnError, Rejected, describe
 from everstream.pipeline.times import NO_WATERMARK, TimeOf
 from everstream.state.backends.memory import MemoryBackend
 from everstream.state.backends.protocol import StateBackend
+from everstream.state.instances import fields_of
 from everstream.state.migrating import FIRST_VERSION, Migration
 
 V = TypeVar("V")
@@ -536,6 +537,9 @@ class Operator:
             about["keyed"] = {name: one.kind for name, one in declared.items()}
         versions = {name: one.migration.version for name, one in declared.items()}
         later = {name: number for name, number in versions.items() if number > FIRST_VERSION}
+        fields = {name: fields_of(one.init) for name, one in declared.items()}
+        models = {name: listed for name, listed in fields.items() if listed is not None}
+        about |= {"fields": models} if models else {}
         return {**about, **({"versions": later} if later else {})}
 
     def columns_after(self, inputs: Mapping[str, pl.Schema]) -> Mapping[str, Any] | None:
