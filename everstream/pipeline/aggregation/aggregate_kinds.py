@@ -328,6 +328,26 @@ def parts_described(text: str) -> list[str]:
     return [f"{name}.{part}" for part in _PARTS[kind]]
 
 
+_DESCRIBED: Mapping[str, Callable[[str], Aggregate]] = {
+    "count": Count,
+    "sum": Sum,
+    "average": Average,
+    "min": lambda column: Extreme(column, "min"),
+    "max": lambda column: Extreme(column, "max"),
+}
+
+
+def described_aggregate(text: str) -> tuple[str, Aggregate | None]:
+    """Name and aggregate of a description, to merge its parts; None for functions of the user."""
+    name, _, what = text.partition("=")
+    kind, _, columns = what.removesuffix(")").partition("(")
+    if kind.startswith("top_"):
+        column, *others = columns.split(", ")
+        return name, TopK(column, int(kind.removeprefix("top_")), others)
+    made = _DESCRIBED.get(kind)
+    return name, None if made is None else made(columns)
+
+
 def _expr(column: Column) -> pl.Expr:
     return pl.col(column) if isinstance(column, str) else column
 

@@ -14,6 +14,7 @@ from everstream.pipeline.aggregation.aggregate_kinds import (
     Extreme,
     Sum,
     TopK,
+    described_aggregate,
     parts_described,
 )
 from everstream.pipeline.aggregation.exact_sums import too_large
@@ -104,6 +105,14 @@ class Aggregates:
         for name, one in self.named.items():
             grouped = one.settle(grouped, name, of_records)
         return grouped
+
+
+def described_aggregates(listed: Sequence[str]) -> Aggregates:
+    """The aggregates with these descriptions, to merge what was saved; without `es.custom`."""
+    named = {name: one for name, one in map(described_aggregate, listed) if one is not None}
+    aggregates = Aggregates.__new__(Aggregates)
+    aggregates.named = named
+    return aggregates
 
 
 def count(column: Column | None = None) -> Aggregate:

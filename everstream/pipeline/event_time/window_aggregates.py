@@ -158,6 +158,15 @@ class PaneAggregates(_Aggregating):
         if self.allowed_us:
             self._emit_again(parts, panes, ctx)
 
+    def rules_in(self, store: StateBackend[Any, Any]) -> list[tuple[Sliding, Chunks]]:
+        """How the windows in a store are made, and what is kept for them: the present rule first."""
+        return [(self.window, Chunks(store, _PANES, self._compacted)), *self._earlier(store)]
+
+    def open_windows(self, window: Sliding, panes: Chunks, fired: int) -> pl.DataFrame | None:
+        """The results so far of windows that have not ended."""
+        starts = {start for pane in panes.groups for start in window.starts(pane, fired)}
+        return self._window_results(window, panes, sorted(starts)) if starts else None
+
     def on_watermark(self, watermark: int, ctx: Context) -> None:
         boundary = (watermark - self.window.size_us) // self.window.every_us
         if boundary == self.boundary and not self.allowed_us and len(self.rules) == 1:
@@ -313,6 +322,10 @@ class SessionAggregates(_Aggregating):
         gap = _span(self.gap_us, done.get_column(LAST).dtype)
         if not done.is_empty():
             ctx.emit_batch(self.results(done, pl.col(LAST) + gap))
+
+    def sessions_in(self, parts: pl.DataFrame) -> pl.DataFrame:
+        """The sessions so far, from rows of stretches."""
+        return self._joined(parts, self.keys_of(parts))
 
     def _keep(self, parts: pl.DataFrame) -> None:
         groups = (parts.get_column(LAST).to_physical() + self.gap_us) // self.gap_us
