@@ -8,8 +8,8 @@ refused with an error that names the column and the value (`exact` decides which
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
 
 import polars as pl
 import pyarrow as pa
@@ -163,6 +163,24 @@ class Format:
     """True for values of a column that it cannot hold although it holds their type; None for none."""
 
 
+Evolve: TypeAlias = Literal["refuse", "add_columns"]
+"""What a sink does with columns that its output does not have. No choice changes the type of a column."""
+
+
+def adds_columns(evolve: Any) -> bool:
+    """The option `evolve=`, checked. True and False are "add_columns" and "refuse"."""
+    if evolve not in ("refuse", "add_columns", True, False):
+        raise UserError(f"evolve={evolve!r}: use 'refuse' or 'add_columns'.")
+    return evolve in ("add_columns", True)
+
+
+def evolving(format: Format, evolve: Any) -> Format:
+    """The format with this choice."""
+    adds = adds_columns(evolve)
+    more = "" if adds else ", or give the sink evolve='add_columns', which adds them to the output"
+    return replace(format, adds=adds, more_columns=more)
+
+
 class Columns:
     """The columns of a sink's output: given, or those of the first batch of all shards."""
 
@@ -182,6 +200,10 @@ class Columns:
         self._there: Mapping[str, Callable[[Kind], Kind | None]] = {}
         self._settled: Settled | None = None
         self._restored: Settled | None = None
+
+    @property
+    def adds(self) -> bool:
+        return self._format.adds
 
     @property
     def widens(self) -> bool:
@@ -324,8 +346,8 @@ class Columns:
         if changed or [name for name in given if name in agreed] != list(agreed):
             raise UserError(
                 f"operator '{self._operator}': schema= does not fit the existing output: "
-                f"{', '.join(changed) or 'the columns have another order'}. Keep the types the "
-                "output has, write to another place, or start over with --fresh, which deletes the "
+                f"{', '.join(changed) or 'the columns have another order'}. Keep the columns and types "
+                f"the output has{self._format.more_columns}, write to another place, or start over with --fresh, which deletes the "
                 "output."
             )
 
@@ -387,7 +409,7 @@ class Columns:
         column = rows.columns[name]
         values, misfits = column.fitted(kind)
         if misfits:
-            stored = self._stored_as(name, column.kind)
+            stored = self._format.stored_as(column.kind)
             advice = f"The column is {kind} in the output. Give it one type before the sink"
             if stored is None or kind == pl.Null:
                 misfits = {

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from everstream.connectors.agreed_schema import Agreement
-from everstream.connectors.columns import Columns
+from everstream.connectors.columns import Columns, Evolve, adds_columns
 from everstream.connectors.files.parts import owner_of
 from everstream.connectors.lake.sink import Form, LakeWriter, discard, notes_of, take_all_out
 from everstream.connectors.lake.source import (
@@ -50,7 +50,7 @@ class LakeConnector(TwoWay[Row]):
         batch_rows: int,
         partition_by: Sequence[str],
         schema: Mapping[str, Any] | type | None,
-        evolve: bool,
+        evolve: Evolve | bool,
     ) -> None:
         at_least_one(batch_rows=batch_rows)
         for name, value in {"partition_by": partition_by, "columns": columns}.items():
@@ -64,6 +64,7 @@ class LakeConnector(TwoWay[Row]):
         self._on_change = on_change
         self._columns = list(columns) if columns is not None else None
         self._batch_rows = batch_rows
+        adds_columns(evolve)
         self._form = Form(tuple(partition_by), evolve)
         self._schema = schema_of(schema)
         self._settled: Any = None
