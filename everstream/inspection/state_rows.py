@@ -17,10 +17,12 @@ from everstream.pipeline.aggregation.local_parts import LAST, PANE
 from everstream.pipeline.aggregation.running import saved_values
 from everstream.pipeline.describing import Description
 from everstream.pipeline.event_time.window_aggregates import (
+    FIRED,
+    ON_TIME,
     PaneAggregates,
     SessionAggregates,
 )
-from everstream.pipeline.event_time.windows import Session, Sliding
+from everstream.pipeline.event_time.windows import Session, described
 from everstream.pipeline.times import NO_WATERMARK
 from everstream.state.backends.memory import MemoryBackend
 
@@ -66,19 +68,19 @@ def _windows(about: Description, entries: Mapping[Any, Any], shard: int) -> pl.D
     store.load({key: _dated(value, aggregates) for key, value in entries.items()})
     rule = about["window"]
     if rule.startswith("a gap of "):
-        sessions = SessionAggregates(
-            aggregates, None, Session(rule.removeprefix("a gap of ").replace(" ", "")), 0
-        )
+        gap = Session(rule.removeprefix("a gap of ").replace(" ", ""))
+        sessions = SessionAggregates(aggregates, None, gap)
         chunks = Chunks(store, "session")
         if not chunks:
             return None
         parts = chunks.read(chunks.groups)
         joined = sessions.sessions_in(parts)
-        results = sessions.results(joined, pl.col(LAST) + pl.duration(microseconds=sessions.gap_us))
+        end = pl.col(LAST) + pl.duration(microseconds=sessions.gap_us)
+        results = sessions.results(joined, end, pl.lit(ON_TIME))
         return _numbered(results, shard)
-    window = Sliding.described(rule)
-    operator = PaneAggregates(aggregates, None, window, 0)
-    fired = entries.get("fired", NO_WATERMARK)
+    window = described(rule)
+    operator = PaneAggregates(aggregates, None, window)
+    fired = entries.get(FIRED, NO_WATERMARK)
     frames = [operator.open_windows(own, panes, fired) for own, panes in operator.rules_in(store)]
     present = [frame for frame in frames if frame is not None]
     return _numbered(pl.concat(present, how="diagonal_relaxed"), shard) if present else None

@@ -128,7 +128,10 @@ def test_without_a_key_the_window_is_one() -> None:
 @pytest.mark.parametrize(
     ("build", "problem"),
     [
-        (lambda s: s.window(es.Session("1s")).with_columns(n=es.rank("x")), "tumbling or sliding"),
+        (
+            lambda s: s.window(es.Session("1s")).with_columns(n=es.rank("x")),
+            "tumbling, sliding or calendar",
+        ),
         (lambda s: s.window(es.Tumbling("1s")).with_columns(), "takes es.rank"),
         (lambda s: s.window(es.Tumbling("1s")).with_columns(n=pl.col("x")), "takes es.rank"),
         (lambda s: s.window(es.Tumbling("1s")).with_columns(n=es.lag("x"), shards=2), "one shard"),

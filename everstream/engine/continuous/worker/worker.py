@@ -28,6 +28,7 @@ from everstream.core.scheme import Scheme
 from everstream.engine.continuous.liveness.crash_breadcrumb import CrashBreadcrumb
 from everstream.engine.continuous.transport.control_messages import (
     KillFired,
+    LeastTime,
     NewPlan,
     Nod,
     Noticed,
@@ -81,6 +82,8 @@ class WorkerTask:
     always_tcp: bool
     driver_timeout_s: float
     slow_after_s: float
+    latency_s: float = 0.0
+    """How long records may wait at a source for others."""
     progress_every_s: float = PROGRESS_EVERY_S
     measures: bool = True
     """Whether shards and workers report their measures."""
@@ -140,7 +143,14 @@ class Worker:
         self.local_work: deque[Any] = deque()
         self.services = CallServices(self.store.blobs, self.background.wake_up)
         self.runners = {
-            shard: ShardRunner(self.plan, shard, task.scheme, self, measures=task.measures)
+            shard: ShardRunner(
+                self.plan,
+                shard,
+                task.scheme,
+                self,
+                measures=task.measures,
+                latency_s=task.latency_s,
+            )
             for shard in self.plan.workers[id]
         }
         self.measures = task.measures
@@ -354,6 +364,9 @@ class Worker:
             case Tune(tuning=tuning):
                 for runner in self.runners.values():
                     runner.on_tune(tuning)
+            case LeastTime(least_us=least_us):
+                for runner in self.runners.values():
+                    runner.on_least_time(least_us)
             case _:
                 self._command(message)
 
