@@ -57,6 +57,10 @@ def orders() -> Stream:
             lambda s: s.key_by("user").aggregate(total=es.sum("cents")).filter(pl.col("totl") > 1),
             "columns here are user, total. .*Did you mean total",
         ),
+        (
+            lambda s: s.key_by("user").window(es.CountWindow(2)).aggregate(n=es.sum("cent")),
+            "'window': .*Did you mean cents",
+        ),
         (lambda s: s.sink(es.Parquet("x/", schema={"usr": pl.String})), "'user' in schema=.*usr"),
         (
             lambda s: s.select("user").sink(es.Csv("x/", schema={"user": pl.Int64})),
@@ -179,6 +183,14 @@ def test_what_depends_on_a_function_or_comes_back_has_unknown_columns() -> None:
     assert done.schema is not None
     again.map(lambda row: {"cents": row["cents"]}).feedback(to=halves)
     assert halves.schema is None and done.schema is None
+
+
+def test_streams_that_part_and_meet_many_times_are_found_out_at_once() -> None:
+    stream = orders().map(lambda row: row)
+    for _ in range(40):
+        one, two = stream.branch(lambda row: row["cents"] > 3)
+        stream = one.union(two)
+    assert stream.filter(lambda row: True).schema is None
 
 
 def test_a_file_has_columns_once_it_was_read(tmp_path: Any) -> None:

@@ -6,7 +6,7 @@ with a function, the columns are unknown, and nothing is checked any more.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import polars as pl
 
@@ -31,21 +31,33 @@ from everstream.pipeline.options import closest
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
 
+_Found: TypeAlias = dict[tuple[str, str], Any]
+"""Operator and output -> what was found out on the way: streams may meet again behind a branch."""
 
-def known_schema(graph: Graph, origins: Sequence[tuple[str, str]]) -> pl.Schema | None:
+
+def known_schema(
+    graph: Graph, origins: Sequence[tuple[str, str]], seen: _Found | None = None
+) -> pl.Schema | None:
     """The columns of a stream and their types, if its sources and operators determine them."""
-    schemas = [_schema_after(graph, name, output) for name, output in origins]
+    seen = {} if seen is None else seen
+    schemas = [_schema_after(graph, name, output, seen) for name, output in origins]
     first = schemas[0] if schemas else None
     return first if first is not None and all(one == first for one in schemas) else None
 
 
-def known_model(graph: Graph, origins: Sequence[tuple[str, str]]) -> Model | None:
+def known_model(
+    graph: Graph, origins: Sequence[tuple[str, str]], seen: _Found | None = None
+) -> Model | None:
     """The class whose instances are the records of a stream, if they are typed rows."""
-    models = {_model_after(graph, name) for name, _ in origins}
+    seen = {} if seen is None else seen
+    for name, _ in origins:
+        if (name, "") not in seen:
+            seen[name, ""] = _model_after(graph, name, seen)
+    models = {seen[name, ""] for name, _ in origins}
     return models.pop() if len(models) == 1 else None
 
 
-def _model_after(graph: Graph, name: str) -> Model | None:
+def _model_after(graph: Graph, name: str, seen: _Found) -> Model | None:
     what = graph.nodes[name].what
     if isinstance(what, Source | AsRows):
         return what.declared if isinstance(what.declared, Model) else None
@@ -56,7 +68,7 @@ def _model_after(graph: Graph, name: str) -> Model | None:
     edges = graph.inputs(name)
     if any(edge.feedback for edge in edges):
         return None
-    return known_model(graph, [(edge.sender, edge.output) for edge in edges])
+    return known_model(graph, [(edge.sender, edge.output) for edge in edges], seen)
 
 
 def check_columns_of(graph: Graph, node: Node) -> None:
@@ -93,18 +105,21 @@ def require(name: str, expressions: Iterable[Any], columns: Sequence[str], where
                 )
 
 
-def _schema_after(graph: Graph, name: str, output: str) -> pl.Schema | None:
+def _schema_after(graph: Graph, name: str, output: str, seen: _Found) -> pl.Schema | None:
     """The columns that leave an operator."""
     node = graph.nodes[name]
     if output not in node.schemas:
-        found = _found_after(graph, node, output)
+        if (name, output) in seen:
+            return None
+        found = _found_after(graph, node, output, seen)
         if found is None:  # files, for example, show their columns only later
+            seen[name, output] = None
             return None
         node.schemas[output] = found
     return node.schemas[output]
 
 
-def _found_after(graph: Graph, node: Node, output: str) -> pl.Schema | None:
+def _found_after(graph: Graph, node: Node, output: str, seen: _Found) -> pl.Schema | None:
     what = node.what
     if node.kind is Kind.SOURCE:
         assert isinstance(what, Source)
@@ -121,7 +136,7 @@ def _found_after(graph: Graph, node: Node, output: str) -> pl.Schema | None:
         sides.setdefault(edge.side, []).append(edge)
     inputs: dict[str, pl.Schema] = {}
     for side, streams in sides.items():
-        before = known_schema(graph, [(edge.sender, edge.output) for edge in streams])
+        before = known_schema(graph, [(edge.sender, edge.output) for edge in streams], seen)
         if before is not None:
             inputs[side] = before
     if output != OUT:
