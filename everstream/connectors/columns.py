@@ -30,7 +30,7 @@ from everstream.pipeline.exact import (
     shown,
     wider,
 )
-from everstream.pipeline.models import model_or_none
+from everstream.pipeline.operators.models import model_or_none
 from everstream.pipeline.options import closest
 from everstream.pipeline.sink import SinkShard, Writer
 

@@ -8,7 +8,7 @@ import polars as pl
 from everstream.connectors.wrapping import Wrapping, WrappingReader
 from everstream.errors import ConnectorError
 from everstream.pipeline.batch import Batch, taken
-from everstream.pipeline.models import RowType
+from everstream.pipeline.operators.models import RowType
 from everstream.pipeline.rejects import OnError, Rejected
 from everstream.pipeline.source import EndOfStream, Reader, Source
 from everstream.pipeline.types import T

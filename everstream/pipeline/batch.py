@@ -12,7 +12,7 @@ import polars as pl
 
 from everstream.errors import UserError
 from everstream.pipeline.exact import Column, Unfit, column_of, shown, together
-from everstream.pipeline.models import model_or_none
+from everstream.pipeline.operators.models import model_or_none
 
 Batch: TypeAlias = pl.DataFrame | list[Any]
 

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import polars as pl
 
 from everstream.pipeline.keys import Keying
-from everstream.pipeline.models import Model
 from everstream.pipeline.operator import OUT, Operator, StateKind
+from everstream.pipeline.operators.models import Model
 from everstream.pipeline.rejects import OnError
 from everstream.pipeline.routes import Router
 from everstream.pipeline.sink import Sink

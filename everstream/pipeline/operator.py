@@ -38,7 +38,7 @@ from everstream.pipeline.keyed_state.spreading import (
     redistribute_entries,
 )
 from everstream.pipeline.keys import Keying
-from everstream.pipeline.models import Model
+from everstream.pipeline.operators.models import Model
 from everstream.pipeline.rejects import OnError, Rejected, describe
 from everstream.pipeline.times import NO_WATERMARK, TimeOf
 from everstream.state.backends.memory import MemoryBackend

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic
 
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch
-from everstream.pipeline.models import RowType
+from everstream.pipeline.operators.models import RowType
 from everstream.pipeline.rejects import OnError, Rejected
 from everstream.pipeline.times import NO_WATERMARK, TimeOf
 from everstream.pipeline.types import T

@@ -14,8 +14,8 @@ from everstream.pipeline.keys import KEY_GROUPS, Keying
 from everstream.pipeline.methods.flow import FlowMethods
 from everstream.pipeline.methods.joins import JoinMethods
 from everstream.pipeline.methods.records import RecordMethods
-from everstream.pipeline.models import row_type
 from everstream.pipeline.operator import OUT, Operator
+from everstream.pipeline.operators.models import row_type
 from everstream.pipeline.options import RunOptions, RunOptionsDict
 from everstream.pipeline.rejects import OnError
 from everstream.pipeline.sink import Sink

@@ -17,7 +17,7 @@ import pytest
 import everstream as es
 from everstream import testing
 from everstream.errors import UserError
-from everstream.pipeline.models import model_of
+from everstream.pipeline.operators.models import model_of
 
 
 class Color(Enum):

@@ -15,7 +15,7 @@ from everstream.connectors.files.parts import PartFolder, owner_of
 from everstream.connectors.files.ranges import LinesOffset, redistribute_splits
 from everstream.connectors.two_way import TwoWay
 from everstream.errors import UserError
-from everstream.pipeline.models import schema_of
+from everstream.pipeline.operators.models import schema_of
 from everstream.pipeline.rejects import OnError, checked
 from everstream.pipeline.sink import Delivery, Sink, SinkShard
 from everstream.pipeline.source import Source

@@ -29,7 +29,7 @@ import polars as pl
 from everstream.errors import ConnectorError, UserError
 from everstream.extras import extra
 from everstream.hiding import place_of
-from everstream.pipeline.models import schema_of
+from everstream.pipeline.operators.models import schema_of
 from everstream.pipeline.rejects import describe
 
 ValueFormat: TypeAlias = Literal["bytes", "text", "json", "arrow", "avro"]

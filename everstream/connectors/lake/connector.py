@@ -23,7 +23,7 @@ from everstream.connectors.options import at_least_one
 from everstream.connectors.ownership import Owner
 from everstream.connectors.two_way import TwoWay
 from everstream.errors import UserError
-from everstream.pipeline.models import schema_of
+from everstream.pipeline.operators.models import schema_of
 from everstream.pipeline.sink import Delivery, SinkShard, Writer
 from everstream.pipeline.source import Reader
 from everstream.pipeline.types import Row

@@ -42,7 +42,7 @@ from everstream.connectors.staged import StagedTransaction, StagedWriter, waitin
 from everstream.errors import ConnectorError, RefusedRecords, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.exact import Unfit, shown, together
-from everstream.pipeline.models import schema_of
+from everstream.pipeline.operators.models import schema_of
 from everstream.pipeline.sink import Committable, Delivery, Permit, Sink, SinkShard, Writer
 
 ENDING = ".batches"

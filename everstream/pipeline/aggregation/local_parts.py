@@ -17,8 +17,8 @@ from everstream.pipeline.aggregation.aggregates import Aggregates
 from everstream.pipeline.batch import Batch, columns_of, exact_series, rows_together, where
 from everstream.pipeline.event_time.windows import PanedWindow, Session
 from everstream.pipeline.keys import Keying, KeyingByOthers
-from everstream.pipeline.models import model_or_none
 from everstream.pipeline.operator import Context, Operator
+from everstream.pipeline.operators.models import model_or_none
 from everstream.pipeline.times import NO_WATERMARK, TimeOf
 
 LATE = "late"

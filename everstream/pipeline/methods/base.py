@@ -11,8 +11,8 @@ import polars as pl
 from everstream.errors import UserError
 from everstream.pipeline.graph import Edge, Kind, Node, OnDemand, Routing
 from everstream.pipeline.keyed_state.backend_choice import checked_state
-from everstream.pipeline.models import OnInstances, OnInstancesAsync, annotated_models
 from everstream.pipeline.operator import OUT, Operator, StateKind
+from everstream.pipeline.operators.models import OnInstances, OnInstancesAsync, annotated_models
 from everstream.pipeline.operators.schemas import check_columns_of, known_model, known_schema
 from everstream.pipeline.rejects import OnError, checked
 from everstream.pipeline.sink import Sink

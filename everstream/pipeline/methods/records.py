@@ -14,11 +14,11 @@ from everstream.pipeline.checkpointing import seconds
 from everstream.pipeline.graph import Broadcast, ByKey, ByRoute, base_name
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.methods.base import Options, StreamBase, function_for, predicate_for
-from everstream.pipeline.models import is_model, row_type
 from everstream.pipeline.operator import Operator, StateKind, expires_by_event_time
 from everstream.pipeline.operators import builtin
 from everstream.pipeline.operators.batching import Batches
 from everstream.pipeline.operators.forms import Form
+from everstream.pipeline.operators.models import is_model, row_type
 from everstream.pipeline.rejects import OnError
 from everstream.pipeline.times import TimeOf, Unit
 from everstream.pipeline.types import Row, T, U, Value, Values

@@ -12,9 +12,9 @@ import polars as pl
 from everstream.pipeline.batch import Batch, columns_of, taken, where
 from everstream.pipeline.event_time.lateness import RecordWatermarks
 from everstream.pipeline.keyed_state.spreading import Spread
-from everstream.pipeline.models import Model, RowType, annotated_models
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.operators.forms import Form, as_batch_of, form_for, in_form
+from everstream.pipeline.operators.models import Model, RowType, annotated_models
 from everstream.pipeline.operators.purity import all_plain, is_plain
 from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.times import TimeOf

@@ -13,7 +13,6 @@ import polars as pl
 from everstream.errors import GraphError, UserError
 from everstream.pipeline.aggregation.local_parts import LATE, LocalParts
 from everstream.pipeline.graph import ByKey, Edge, Graph, Kind, Node
-from everstream.pipeline.models import Model
 from everstream.pipeline.operator import OUT, Operator
 from everstream.pipeline.operators.builtin import (
     AsRows,
@@ -26,6 +25,7 @@ from everstream.pipeline.operators.builtin import (
     WithColumns,
 )
 from everstream.pipeline.operators.deduplicate import Deduplicate
+from everstream.pipeline.operators.models import Model
 from everstream.pipeline.operators.purity import calls_functions
 from everstream.pipeline.options import closest
 from everstream.pipeline.sink import Sink
