@@ -83,7 +83,7 @@ def _is_left(record: Record) -> bool:
     return bool(record["n"] // KEYS % 2 == 0)
 
 
-class _Bare:
+class Bare:
     """The same work as a loop in Python."""
 
     def __init__(self, shape: str, apart_us: int) -> None:
@@ -113,7 +113,7 @@ class _Bare:
         left, right = self.sides
         now_s = record["n"] * self.apart_us // 1_000_000
         if now_s != self.window_s:
-            self.emitted = [{**one, **other} for one in left for other in right[one["key"]]]
+            self.emitted = [{**other, **one} for one in left for other in right[one["key"]]]
             left.clear()
             right.clear()
             self.window_s = now_s
@@ -235,7 +235,7 @@ def _cpu_s(process: Any) -> float:
 
 def _bare_cores(shape: str, rate: float, apart_us: int, seconds: float) -> float:
     """The same work on the same records in this process, without a run."""
-    work, given = _Bare(shape, apart_us).work, 0
+    work, given = Bare(shape, apart_us).work, 0
     used_s, began_s = time.process_time(), time.monotonic()
     while (passed_s := time.monotonic() - began_s) < seconds:
         due = int(passed_s * rate)
