@@ -8,8 +8,8 @@ refused with an error that names the column and the value (`exact` decides which
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
 
 import polars as pl
 import pyarrow as pa
@@ -30,6 +30,8 @@ from everstream.pipeline.exact import (
     shown,
     wider,
 )
+from everstream.pipeline.operators.models import model_or_none
+from everstream.pipeline.options import closest
 from everstream.pipeline.sink import SinkShard, Writer
 
 
@@ -61,6 +63,16 @@ class _Rows:
         if isinstance(batch, pl.DataFrame):
             return _Rows(batch, {s.name: SeriesColumn(s) for s in batch.iter_columns()}, operator)
         first = batch[0]
+        model = model_or_none(type(first))
+        if model is not None:
+            frame, misfits = model.rows(batch)
+            rows = _Rows(batch, {s.name: SeriesColumn(s) for s in frame.iter_columns()}, operator)
+            for row, reason in misfits.items():
+                rows.refuse_row(
+                    row, f"operator '{operator}': a record is not {model.name}: {reason}."
+                )
+            rows.raise_if_refused()
+            return rows
         if isinstance(first, dict):
             wrong = _others(batch, dict, operator)
             if wrong:
@@ -151,6 +163,24 @@ class Format:
     """True for values of a column that it cannot hold although it holds their type; None for none."""
 
 
+Evolve: TypeAlias = Literal["refuse", "add_columns"]
+"""What a sink does with columns that its output does not have. No choice changes the type of a column."""
+
+
+def adds_columns(evolve: Any) -> bool:
+    """The option `evolve=`, checked. True and False are "add_columns" and "refuse"."""
+    if evolve not in ("refuse", "add_columns", True, False):
+        raise UserError(f"evolve={evolve!r}: use 'refuse' or 'add_columns'.")
+    return evolve in ("add_columns", True)
+
+
+def evolving(format: Format, evolve: Any) -> Format:
+    """The format with this choice."""
+    adds = adds_columns(evolve)
+    more = "" if adds else ", or give the sink evolve='add_columns', which adds them to the output"
+    return replace(format, adds=adds, more_columns=more)
+
+
 class Columns:
     """The columns of a sink's output: given, or those of the first batch of all shards."""
 
@@ -170,6 +200,10 @@ class Columns:
         self._there: Mapping[str, Callable[[Kind], Kind | None]] = {}
         self._settled: Settled | None = None
         self._restored: Settled | None = None
+
+    @property
+    def adds(self) -> bool:
+        return self._format.adds
 
     @property
     def widens(self) -> bool:
@@ -216,6 +250,35 @@ class Columns:
                 f"operator '{self._operator}': the column {names} has had no value yet, only None "
                 f"or empty lists, so its type is unknown, and {self._format.name} needs one. Give "
                 f"the types: schema={{'{unknown[0]}': pl.Int64, ...}}; or leave the column out."
+            )
+
+    def check(self, schema: pl.Schema) -> None:
+        """Raise a UserError if rows with these columns do not fit those given, or the format."""
+        for name, kind in schema.items():
+            where = f"operator '{self._operator}', column '{name}'"
+            if self._given is not None and name not in self._given:
+                raise UserError(
+                    f"operator '{self._operator}': there is no column '{name}' in schema=, which has "
+                    f"{', '.join(self._given)}. Add it, or leave it out with a select before the sink."
+                    f"{closest(name, self._given)}"
+                )
+            given = None if self._given is None else self._given[name]
+            if given is not None and not exact.holds(given, kind):
+                raise UserError(
+                    f"{where}: it is {kind}, which a column of type {given} does not hold. Cast it "
+                    "before the sink, or correct schema=."
+                )
+            if self._format.stored_as(kind) is None:
+                raise UserError(
+                    f"{where}: {kind} has no {self._format.name} form. Turn it into text or numbers "
+                    "before the sink, or use another format."
+                )
+        missing = [name for name in self._given or () if name not in schema]
+        if missing and not self._format.adds:
+            raise UserError(
+                f"operator '{self._operator}': schema= has the column '{missing[0]}', and the rows have "
+                f"only {', '.join(schema)}. Add it with with_columns, or remove it from schema=."
+                f"{closest(missing[0], list(schema))}"
             )
 
     def settled(self, frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
@@ -283,8 +346,8 @@ class Columns:
         if changed or [name for name in given if name in agreed] != list(agreed):
             raise UserError(
                 f"operator '{self._operator}': schema= does not fit the existing output: "
-                f"{', '.join(changed) or 'the columns have another order'}. Keep the types the "
-                "output has, write to another place, or start over with --fresh, which deletes the "
+                f"{', '.join(changed) or 'the columns have another order'}. Keep the columns and types "
+                f"the output has{self._format.more_columns}, write to another place, or start over with --fresh, which deletes the "
                 "output."
             )
 
@@ -346,7 +409,7 @@ class Columns:
         column = rows.columns[name]
         values, misfits = column.fitted(kind)
         if misfits:
-            stored = self._stored_as(name, column.kind)
+            stored = self._format.stored_as(column.kind)
             advice = f"The column is {kind} in the output. Give it one type before the sink"
             if stored is None or kind == pl.Null:
                 misfits = {

@@ -21,6 +21,7 @@ class Wrapping(Source[T]):
         self.needs_spark = source.needs_spark
         self.event_time = source.event_time
         self.replayable = source.replayable
+        self.declared = source.declared
 
     def total_records(self) -> int | None:
         return self._source.total_records()

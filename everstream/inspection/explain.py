@@ -17,12 +17,14 @@ from everstream.pipeline.describing import key_text
 from everstream.pipeline.graph import ByKey, Edge, Kind, Node
 from everstream.pipeline.operator import Operator
 from everstream.pipeline.operators.schemas import known_schema
+from everstream.pipeline.sink import Delivery
+from everstream.pipeline.source import Source
 from everstream.pipeline.stream import Pipeline
 
 ExplainForm: TypeAlias = Literal["text", "mermaid", "svg"]
 _MOST_COLUMNS: Final = 8
 """In a drawing; the text has all."""
-_LINE, _CHARACTER, _PADDING, _GAP = 17, 7, 10, 46
+_LINE, _CHARACTER, _PADDING, _GAP, _LABEL = 17, 7, 10, 46, 14
 """In a drawing, in pixels."""
 
 
@@ -58,6 +60,12 @@ def explain(pipeline: Pipeline, form: ExplainForm = "text") -> str:
 
 
 def _travels(plan: Plan, edge: Edge, routing: str) -> str:
+    return (
+        f"{edge.side} side: {_way(plan, edge, routing)}" if edge.side else _way(plan, edge, routing)
+    )
+
+
+def _way(plan: Plan, edge: Edge, routing: str) -> str:
     if routing == "fused":
         return "same process, no copy"
     if isinstance(edge.routing, ByKey):
@@ -68,15 +76,22 @@ def _travels(plan: Plan, edge: Edge, routing: str) -> str:
 
 
 def _explained(plan: Plan, node: Node, routes: dict[int, str]) -> _Explained:
-    shards = plan.chains[plan.chain_of[node.name]].shards
+    head = plan.chain_of[node.name]
+    shards, chain = plan.chains[head].shards, list(plan.chains).index(head) + 1
     schema = None if node.kind is Kind.SINK else known_schema(plan.graph, [(node.name, "out")])
     return _Explained(
         node.name,
-        f"{node.kind.value} {type(node.what).__name__}, {_counted(shards, 'shard')}",
+        f"{node.kind.value} {_class_of(node.what)}, {_counted(shards, 'shard')}, chain {chain}",
         None if schema is None else tuple(f"{name} {_kind(kind)}" for name, kind in schema.items()),
         tuple((edge, routes[id(edge)]) for edge in plan.graph.inputs(node.name)),
         tuple(_saved(node)),
     )
+
+
+def _class_of(what: object) -> str:
+    """The class as the user wrote it: a declared schema wraps a source, which it describes."""
+    about = what.describe_offsets() if isinstance(what, Source) else {}
+    return str(about.get("source", type(what).__name__))
 
 
 def _kind(kind: Any) -> str:
@@ -89,8 +104,10 @@ def _saved(node: Node) -> list[str]:
         return ["checkpoint: how far each shard has read"]
     if node.kind is Kind.SINK:
         delivery = getattr(node.what, "delivery", None)
-        said = [] if delivery is None else [f"delivery: {delivery.value}"]
-        return said
+        if delivery is None:
+            return []
+        uncommitted = delivery is Delivery.EXACTLY_ONCE
+        return [f"delivery: {delivery.value}"] + uncommitted * ["checkpoint: output to commit"]
     assert isinstance(node.what, Operator)
     about = node.what.describe_state()
     lines = []
@@ -191,14 +208,20 @@ def _svg(plan: Plan, operators: Sequence[_Explained]) -> str:
     y = float(_GAP)
     right = 0.0
     for row in range(max(depth.values()) + 1):
+        here = [one for one in operators if depth[one.name] == row]
+        y += _LABEL * max(len(one.inputs) for one in here)  # the labels are above the boxes
         x, bottom = float(_GAP), y
-        for one in operators:
-            if depth[one.name] == row:
-                boxes[one.name] = box = _Box(_in_short(one), x, y)
-                x += box.width + _GAP
-                bottom = max(bottom, y + box.height)
+        for one in here:
+            boxes[one.name] = box = _Box(_in_short(one), x, y)
+            labels = [len(travels) * _CHARACTER for _, travels in one.inputs]
+            x += max([box.width, *labels]) + _GAP
+            bottom = max(bottom, y + box.height)
         y, right = bottom + _GAP, max(right, x)
-    drawn = [_arrow(boxes, edge, travels) for one in operators for edge, travels in one.inputs]
+    drawn = [
+        _arrow(boxes, edge, travels, number)
+        for one in operators
+        for number, (edge, travels) in enumerate(one.inputs)
+    ]
     drawn += [_drawn(box) for box in boxes.values()]
     return "\n".join(
         [
@@ -228,18 +251,20 @@ def _drawn(box: _Box) -> str:
     return "\n".join([frame, *rows])
 
 
-def _arrow(boxes: dict[str, _Box], edge: Edge, travels: str) -> str:
+def _arrow(boxes: dict[str, _Box], edge: Edge, travels: str, number: int) -> str:
+    """number: of the inputs of the receiver, whose labels are above each other."""
     one, other = boxes[edge.sender], boxes[edge.receiver]
-    x, y = one.x + min(one.width, 160) / 2, one.y + one.height
-    to_x, to_y = other.x + min(other.width, 160) / 2, other.y
+    x, y = one.x + _LINE, one.y + one.height
+    to_x, to_y = other.x + _LINE * (number + 1), other.y
     if edge.feedback:
-        x, to_x = one.x + one.width, other.x + other.width
-        y, to_y = one.y + one.height / 2, other.y + other.height / 2
+        x, y = one.x + one.width, one.y + one.height / 2
+        to_x = other.x + other.width - _LINE
     dashed = ' stroke-dasharray="4 3"' if edge.feedback else ""
-    label_x, label_y = (x + to_x) / 2 + 6, (to_y - _GAP / 2 + 4) if to_y > y else (y + to_y) / 2
+    label_x = other.x + _LINE * (number + 1) + 6
+    label_y = other.y - 6 - _LABEL * number
     return (
         f'<line x1="{x:.0f}" y1="{y:.0f}" x2="{to_x:.0f}" y2="{to_y:.0f}" stroke="#555"{dashed} '
         'marker-end="url(#tip)"/>\n'
-        f'<text x="{label_x:.0f}" y="{label_y:.0f}" fill="#555" font-size="11">'
-        f"{html.escape(travels)}</text>"
+        f'<text x="{label_x:.0f}" y="{label_y:.0f}" fill="#555" font-size="11" stroke="white" '
+        f'stroke-width="4" paint-order="stroke">{html.escape(travels)}</text>'
     )

@@ -16,6 +16,8 @@ from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.checkpointing.record import CheckpointRecord
 from everstream.errors import CorruptObject, UserError
 from everstream.inspection.checkpoints import choose, open_store, survey_of
+from everstream.inspection.state_rows import rows_in
+from everstream.pipeline.describing import Description
 from everstream.pipeline.stream import Pipeline
 from everstream.state.migrating import Outdated
 from everstream.state.objects import ObjectRef
@@ -42,6 +44,7 @@ def read_state(
     operator: str,
     epoch: int | None = None,
     *,
+    as_saved: bool = False,
     store_key: str | os.PathLike[str] | None = None,
 ) -> pl.DataFrame: ...
 @overload
@@ -51,6 +54,7 @@ def read_state(
     epoch: int | None = None,
     *,
     spark: "SparkSession",
+    as_saved: bool = False,
     store_key: str | os.PathLike[str] | None = None,
 ) -> "SparkFrame": ...
 def read_state(
@@ -59,32 +63,49 @@ def read_state(
     epoch: int | None = None,
     *,
     spark: "SparkSession | None" = None,
+    as_saved: bool = False,
     store_key: str | os.PathLike[str] | None = None,
 ) -> "pl.DataFrame | SparkFrame":
     """The state of an operator in a checkpoint, over all its shards; safe while a run is active.
 
     store: the folder or URL that was given to the run.
     epoch: which checkpoint. Default: the current one.
+    as_saved: the entries as they were saved, also of built-in operators. Default: False.
     spark: return a Spark DataFrame of this session. Default: None, for a Polars DataFrame.
     store_key: the key file of a signed store. Default: the one that EVERSTREAM_STORE_KEY_FILE names.
 
-    The columns are shard, state (the name of the declared state; "offset" for a source, "pending"
+    For windows, aggregates, joins and `deduplicate`, the rows are those of the operator: the columns of
+    the key, window_start and window_end, and each aggregate as it is now; of a join, the rows that wait,
+    with their side as `state`. Results of es.custom are left out.
+
+    For all others, the columns are shard, state (the name of the declared state; "offset" for a source, "pending"
     for the transactions of a sink), key and value. A column whose values are not all of one plain
     type contains text: their repr, with strings unchanged.
     """
-    frame = state_of(open_store(store, store_key), operator, epoch)
+    frame = state_of(open_store(store, store_key), operator, epoch, as_saved)
     return frame if spark is None else spark.createDataFrame(frame.to_arrow())
 
 
-def state_of(store: CheckpointStore, operator: str, epoch: int | None = None) -> pl.DataFrame:
+def state_of(
+    store: CheckpointStore, operator: str, epoch: int | None = None, as_saved: bool = False
+) -> pl.DataFrame:
     """`read_state` of a store that is already open."""
-    return _table(rows_of(store, operator, epoch))
+    about, saved = described_rows_of(store, operator, epoch)
+    rows = None if as_saved else rows_in(about, saved)
+    return _table(saved) if rows is None else rows
 
 
 def rows_of(
     store: CheckpointStore, operator: str, epoch: int | None = None
 ) -> list[tuple[int, str, Any, Any]]:
     """Shard, name of the state, key and value, as they were saved."""
+    return described_rows_of(store, operator, epoch)[1]
+
+
+def described_rows_of(
+    store: CheckpointStore, operator: str, epoch: int | None = None
+) -> tuple[Description | None, list[tuple[int, str, Any, Any]]]:
+    """The same, with the description of the operator at the checkpoint."""
     while True:
         survey, _ = survey_of(store)
         entry = choose(survey, epoch)
@@ -92,7 +113,8 @@ def rows_of(
         records = [record for record in manifest.records.values() if operator in record.operators]
         require_operator(manifest, operator)
         try:
-            return [row for record in records for row in _rows(store, record, operator)]
+            rows = [row for record in records for row in _rows(store, record, operator)]
+            return (manifest.described or {}).get(operator), rows
         except CorruptObject:
             if store.still_has(entry):
                 raise

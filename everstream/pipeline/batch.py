@@ -12,6 +12,7 @@ import polars as pl
 
 from everstream.errors import UserError
 from everstream.pipeline.exact import Column, Unfit, column_of, shown, together
+from everstream.pipeline.operators.models import model_or_none
 
 Batch: TypeAlias = pl.DataFrame | list[Any]
 
@@ -25,6 +26,12 @@ def columns_of(batch: Batch, wanted_by: str) -> pl.DataFrame:
     """The batch as a DataFrame, for operators that work on columns."""
     if isinstance(batch, pl.DataFrame):
         return batch
+    model = model_or_none(type(batch[0])) if batch else None
+    if model is not None:
+        frame, wrong = model.rows(batch)
+        if wrong:
+            raise model.problem(batch, wrong)
+        return frame
     if batch and not isinstance(batch[0], dict):
         raise UserError(
             f"'{wanted_by}' works on columns, but got records of type {type(batch[0]).__name__}. "

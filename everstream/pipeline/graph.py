@@ -5,8 +5,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
 
+import polars as pl
+
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.operator import OUT, Operator, StateKind
+from everstream.pipeline.operators.models import Model
 from everstream.pipeline.rejects import OnError
 from everstream.pipeline.routes import Router
 from everstream.pipeline.sink import Sink
@@ -87,6 +90,10 @@ class Node:
     """For a source: where reading ends, in a run that ends when it has caught up."""
     part_of: str | None = None
     """The operator that the user wrote, if this node is a part of it."""
+    model: Model | None = None
+    """The class whose instances its functions get, if its input has typed rows."""
+    schemas: dict[str, pl.Schema] = field(default_factory=dict, compare=False, repr=False)
+    """Output -> its columns, once they are known."""
 
     @property
     def written_as(self) -> str:

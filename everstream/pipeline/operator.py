@@ -8,7 +8,7 @@ runs it, which protocol checkpoints it, or how many shards it has unless it asks
 import math
 import sys
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from operator import length_hint
@@ -38,10 +38,12 @@ from everstream.pipeline.keyed_state.spreading import (
     redistribute_entries,
 )
 from everstream.pipeline.keys import Keying
+from everstream.pipeline.operators.models import Model
 from everstream.pipeline.rejects import OnError, Rejected, describe
 from everstream.pipeline.times import NO_WATERMARK, TimeOf
 from everstream.state.backends.memory import MemoryBackend
 from everstream.state.backends.protocol import StateBackend
+from everstream.state.instances import fields_of
 from everstream.state.migrating import FIRST_VERSION, Migration
 
 V = TypeVar("V")
@@ -216,6 +218,8 @@ class Context:
         self.checkpoint = 0
         """The number of the checkpoint in `before_checkpoint`."""
         self.on_error = on_error
+        self.model: Model | None = None
+        """The class that records of typed rows are instances of, for functions."""
         self._clock_s = clock_s
         self.moment = moment if moment is not None else Moment()
         self.asked_time = False
@@ -323,7 +327,7 @@ class Context:
 
     def reading(self, batch: Batch) -> Iterator[Any]:
         """Iterate over the records, so that an error report can name the one that failed."""
-        records = records_of(batch)
+        records = records_of(batch) if self.model is None else self.model.records(batch)
         iterator = iter(records)
         self._reading = (records, iterator)
         return iterator
@@ -543,7 +547,22 @@ class Operator:
             about["keyed"] = {name: one.kind for name, one in declared.items()}
         versions = {name: one.migration.version for name, one in declared.items()}
         later = {name: number for name, number in versions.items() if number > FIRST_VERSION}
+        fields = {name: fields_of(one.init) for name, one in declared.items()}
+        models = {name: listed for name, listed in fields.items() if listed is not None}
+        about |= {"fields": models} if models else {}
         return {**about, **({"versions": later} if later else {})}
+
+    def columns_after(self, inputs: Mapping[str, pl.Schema]) -> Mapping[str, Any] | None:
+        """The columns of what it emits and their types; None if they are not known before the run.
+
+        `inputs` has the columns of each input that are known, under "" if there is one input. Default:
+        not known.
+        """
+        return None
+
+    def columns_used(self, side: str) -> Sequence[Any]:
+        """Columns of an input that must exist: their names, and Polars expressions that use them."""
+        return ()
 
     def goes_on_from(self, before: dict[str, Any] | None) -> None:
         """Receives what `describe_state` returned when the state was saved, if it has changed since.

@@ -16,13 +16,18 @@ Route: TypeAlias = Callable[[Any, int], int] | Callable[[int], pl.Expr] | pl.Exp
 a function of the number of shards that returns one."""
 
 
+def takes_records(route: Route) -> bool:
+    """Whether a route is a function of a record and the number of shards."""
+    return _parameters(route) == 2
+
+
 class Router:
     """Splits batches into one part per shard, as a route says. `receiver`: for messages."""
 
     def __init__(self, route: Route, receiver: str = "the next operator") -> None:
         self.route = route
         self.receiver = receiver
-        self._per_record = _parameters(route) == 2
+        self._per_record = takes_records(route)
 
     @property
     def columns(self) -> pl.Expr | str | None:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NoReturn, final
 
+import polars as pl
+
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.operator import Moment
 from everstream.state.saved import Saved
@@ -176,6 +178,15 @@ class Sink(ABC):
 
     def check(self) -> None:
         """Raise a UserError that explains the fix if this sink cannot work."""
+
+    def check_columns(self, operator: str, schema: pl.Schema) -> None:
+        """Raise a UserError if it cannot store rows with these columns; called before anything runs.
+
+        `schema` has the columns of all rows that will come. Reads nothing outside.
+        """
+        columns = self.columns(SinkShard("", operator, 0, 1, 0, ""))
+        if columns is not None:
+            columns.check(schema)
 
     def describe_output(self) -> dict[str, Any]:
         """Describes what saved transactions belong to, as plain JSON without secrets.

@@ -13,6 +13,7 @@ from typing import Any, Final, Generic
 
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch
+from everstream.pipeline.operators.models import RowType
 from everstream.pipeline.rejects import OnError, Rejected
 from everstream.pipeline.times import NO_WATERMARK, TimeOf
 from everstream.pipeline.types import T
@@ -164,6 +165,8 @@ class Source(ABC, Generic[T]):
     """How many shards can share this source; None for any number."""
     on_error: OnError = "fail"
     """What happens to input that cannot be parsed: "fail", "skip" or "dead_letter"."""
+    declared: RowType | None = None
+    """The columns that `Pipeline.source(..., schema=)` declares."""
     exact_batches: bool = False
     """Whether reading again at an offset gives the very same batch, not only the same records."""
     event_time: TimeOf | None = None
@@ -245,10 +248,15 @@ class Source(ABC, Generic[T]):
 
     def column_names(self) -> list[str] | None:
         """The columns of its rows, after `check`; None if it does not know, or has none."""
-        return None
+        types = self.column_types()
+        return None if types is None else list(types)
 
     def column_types(self) -> Mapping[str, Any] | None:
-        """The Polars types of its columns, before anything runs; None if it does not know them."""
+        """The Polars types of its columns; None if it does not know them.
+
+        Called where the pipeline is defined, and again after `check`: a source that must read its files
+        or ask a service may know more then.
+        """
         return None
 
     def waits_for(self) -> str | None:

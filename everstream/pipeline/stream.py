@@ -6,7 +6,7 @@ import copy
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from everstream.errors import GraphError, UserError
 from everstream.pipeline.graph import ByKey, Edge, Graph, Kind, Node, base_name, is_usable
@@ -15,11 +15,12 @@ from everstream.pipeline.methods.flow import FlowMethods
 from everstream.pipeline.methods.joins import JoinMethods
 from everstream.pipeline.methods.records import RecordMethods
 from everstream.pipeline.operator import OUT, Operator
+from everstream.pipeline.operators.models import row_type
 from everstream.pipeline.options import RunOptions, RunOptionsDict
 from everstream.pipeline.rejects import OnError
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
-from everstream.pipeline.types import T, U
+from everstream.pipeline.types import Row, T, U
 
 if TYPE_CHECKING:
     from everstream.engine.handle import RunHandle
@@ -45,8 +46,31 @@ class Pipeline:
         self.name = name
         self.graph = Graph(name)
 
-    def source(self, source: Source[U], *, name: str | None = None, shards: int = 1) -> Stream[U]:
+    @overload
+    def source(
+        self, source: Source[U], *, name: str | None = None, shards: int = 1, schema: None = None
+    ) -> Stream[U]: ...
+    @overload
+    def source(
+        self,
+        source: Source[Any],
+        *,
+        name: str | None = None,
+        shards: int = 1,
+        schema: Mapping[str, Any],
+    ) -> Stream[Row]: ...
+    @overload
+    def source(
+        self, source: Source[Any], *, name: str | None = None, shards: int = 1, schema: type[U]
+    ) -> Stream[U]: ...
+    def source(
+        self, source: Source[Any], *, name: str | None = None, shards: int = 1, schema: Any = None
+    ) -> Stream[Any]:
         """Add a source, and return the stream of its records.
+
+        schema: the columns of its records: Polars types by name, a dataclass, a pydantic model or a
+        msgspec Struct. Records that do not fit go where the `on_error` of the source sends them. With a
+        class, functions get instances of it.
 
         >>> numbers = es.Pipeline("numbers").source(es.Range(3), shards=2)
         >>> sorted(numbers.collect().run().collected())
@@ -55,7 +79,12 @@ class Pipeline:
         if not isinstance(source, Source):
             raise UserError(f"source() takes a Source such as es.TextLines(...), not {source!r}.")
         source = source.as_source()
-        node = self._add(name, base_name(source), Kind.SOURCE, source, shards, source.on_error)
+        base = base_name(source)
+        if schema is not None:
+            from everstream.connectors.declared import Declared
+
+            source = Declared(source, row_type(schema))
+        node = self._add(name, base, Kind.SOURCE, source, shards, source.on_error)
         return Stream(self, [(node.name, OUT)])
 
     def run(

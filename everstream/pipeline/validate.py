@@ -11,7 +11,7 @@ from everstream.pipeline.graph import Broadcast, ByKey, ByRoute, Edge, Graph, Ki
 from everstream.pipeline.keyed_state.backend_choice import check_state_backend
 from everstream.pipeline.operator import OUT, Operator
 from everstream.pipeline.operators.builtin import Filter, Select, WithColumns
-from everstream.pipeline.operators.schemas import require
+from everstream.pipeline.operators.schemas import check_columns_of, require
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.source import Source
 
@@ -47,6 +47,8 @@ def validate(graph: Graph, *, connectors: bool = True) -> None:
     for node in graph.nodes.values():
         if connectors and isinstance(node.what, Source | Sink):
             node.what.check()
+    for node in graph.nodes.values():
+        check_columns_of(graph, node)
     check_columns(graph)
 
 

@@ -177,6 +177,7 @@ class ChainStages:
                 self.now_s,
                 self.moment,
             )
+            ctx.model = graph.nodes[name].model
             ctx.services, ctx.generation = self._services, generation
             stage = ChainStage(name, ctx, number=number)
             ctx.ask_envelope = partial(self._envelope_of, stage)

@@ -20,6 +20,7 @@ import numpy as np
 
 from everstream.errors import UserError
 from everstream.state import saved
+from everstream.state.instances import packed
 
 _UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError, ValueError, RecursionError)
 
@@ -213,7 +214,7 @@ def freeze(entries: dict[Any, Any], owner: str) -> Any:
 def pickled_whole(entries: dict[Any, Any], owner: str) -> "Pickled":
     """The same as bytes, whatever is in there."""
     try:
-        return Pickled(dumps(entries))
+        return Pickled(dumps(packed(entries)))
     except _UNPICKLABLE:
         for key, value in entries.items():
             _pickled((key, value), key, owner)

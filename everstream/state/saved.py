@@ -4,8 +4,8 @@ A pickle names a class by its module, so a class that moves, of ours or inside a
 every older store unreadable. Classes of ours that are saved inherit from `Saved` and are named by
 the words in `CLASSES`; arrays and frames are saved as plain bytes with their type. A pickle then
 names only this module, Python's and the user's. So these must never change: the name of this module
-and of the functions `revive`, `nested`, `merged`, `frame`, `series`, `array`, `objects`, `scalar`
-and `nan_key`, their parameters, and the words.
+and of the functions `revive`, `nested`, `merged`, `instance`, `filled`, `instances_of`, `frame`, `series`, `array`, `objects`,
+`scalar` and `nan_key`, their parameters, and the words.
 """
 
 import copyreg
@@ -21,6 +21,7 @@ import numpy as np
 import polars as pl
 
 from everstream.errors import InternalError
+from everstream.state import instances
 
 PROTOCOL: Final = 5
 CLASSES: Final = {
@@ -95,6 +96,23 @@ def merged(parts: list[dict[Any, Any]]) -> dict[Any, Any]:
     return whole
 
 
+def instance(name: str, fields: tuple[str, ...], unset: tuple[str, ...] = ()) -> Any:
+    """An instance of a user's class, to be filled."""
+    return instances.empty(name, fields, unset)
+
+
+def filled(made: Any, state: tuple[tuple[str, ...], Any]) -> None:
+    """Give an instance its values."""
+    instances.fill(made, state)
+
+
+def instances_of(
+    keys: list[Any], name: str, fields: tuple[str, ...], data: bytes
+) -> dict[Any, Any]:
+    """A dict whose values are instances of one class of a user."""
+    return instances.unpacked(keys, name, fields, data)
+
+
 def frame(data: bytes) -> pl.DataFrame:
     return pl.read_ipc_stream(data)
 
@@ -146,20 +164,25 @@ def dump(
 ) -> None:
     """Pickle into an object with `write`; memory for which `apart` returns None stays out."""
     pickler = pickle.Pickler(file, PROTOCOL, buffer_callback=apart)
-    pickler.dispatch_table = _table()
+    # Frames on their way are read by the same program, and pickle is faster for one record at a time.
+    pickler.dispatch_table = _tables()[apart is None]
     pickler.dump(value)
 
 
 _seen: dict[Any, Any] = {}
-_joint: dict[Any, Any] = {}
+_joint: tuple[dict[Any, Any], dict[Any, Any]] | None = None
 
 
-def _table() -> dict[Any, Any]:
-    """Our reducers before the registered ones, as these are now; rebuilt only when they change."""
+def _tables() -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """Our reducers before the registered ones, without and with those of the user's classes.
+
+    Rebuilt only when the registered ones change.
+    """
     global _seen, _joint
-    if not _joint or copyreg.dispatch_table != _seen:
+    if _joint is None or copyreg.dispatch_table != _seen:
         seen = dict(copyreg.dispatch_table)
-        _joint, _seen = {**seen, **_REDUCERS}, seen
+        reducers: dict[Any, Any] = {**seen, **_REDUCERS}
+        _joint, _seen = (reducers, instances.Reducers(reducers)), seen
     return _joint
 
 

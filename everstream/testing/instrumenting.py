@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from everstream.connectors.declared import Declared
 from everstream.core.checkpointing.record import DEAD_LETTERS
 from everstream.pipeline.aggregation.local_parts import LATE
 from everstream.pipeline.batch import Batch
@@ -97,7 +98,8 @@ def _instrumented(node: Node, run: int) -> Node:
     what: Source[Any] | Operator | Sink = node.what
     if node.kind is Kind.SOURCE:
         assert isinstance(what, Source)
-        what = FedSource(run, node.name, what)
+        fed = FedSource(run, node.name, what)
+        what = Declared(fed, what.declared) if isinstance(what, Declared) else fed
     elif node.kind is Kind.SINK:
         assert isinstance(what, Sink)
         what = CapturedSink(run, what.describe_output())

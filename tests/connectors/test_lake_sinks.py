@@ -388,7 +388,9 @@ def test_types_survive_and_statistics_do_not_lie(lake: LakePlace) -> None:
 
 def test_columns_that_the_table_does_not_have_are_refused_unless_asked_for(lake: LakePlace) -> None:
     lake.prepared([{"n": 1}]).commit(permit(1))
-    with pytest.raises(UserError, match=r"with more where the output has n\. .*evolve=True"):
+    with pytest.raises(
+        UserError, match=r"with more where the output has n\. .*evolve='add_columns'"
+    ):
         lake.prepared([{"n": 2, "more": "x"}], checkpoint=2)
     with pytest.raises(UserError, match="'two' is not an exact Int64"):
         lake.prepared([{"n": "two"}], checkpoint=2)

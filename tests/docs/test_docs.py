@@ -350,6 +350,17 @@ def test_duplicates_are_removed_as_the_guide_says() -> None:
         assert {order["at"] for order in result.collected()} == set(range(40))
 
 
+def test_typed_rows_are_as_the_guide_says() -> None:
+    *_, names = each_program("docs/guides/use-typed-rows.md")
+    assert names["prices"].schema == {"customer": pl.String, "euros": pl.Float64}
+
+
+def test_columns_are_added_to_an_output_as_the_guide_says() -> None:
+    *_, names = each_program("docs/guides/upgrade-a-running-pipeline.md")
+    rows = names["read"].run(engine="local").to_polars().sort("n").rows()
+    assert rows == [(1, None), (2, "new")]
+
+
 def test_what_will_run_is_as_the_guide_says() -> None:
     *_, names = each_program("docs/guides/explain-a-pipeline.md")
     assert list(names["large"].schema) == ["customer", "cents", "at"]
@@ -468,7 +479,7 @@ def test_the_connectors_of_their_guide_pass_the_suites() -> None:
 def test_the_store_of_its_guide_is_read_as_a_table(tmp_path: Path) -> None:
     make_context(MASTER, "documents")  # with this Python, which a reader's own shell would choose
     # Spark was started elsewhere, and looks up relative folders from there.
-    here = {"visits-store/": f"{tmp_path}/visits-store/"}
+    here = {f"{name}-store/": f"{tmp_path}/{name}-store/" for name in ("visits", "shop")}
     pages = each_program("docs/guides/read-state-as-a-table.md", here)
     names = next(pages)
     kept = [n for n in range(1000) if n % 100]
@@ -481,6 +492,9 @@ def test_the_store_of_its_guide_is_read_as_a_table(tmp_path: Path) -> None:
     names = next(pages)
     visits = names["table"].select("key", pl.col("value").cast(pl.Int64)).rows()
     assert {int(page): count for page, count in visits} == Counter(n % 7 for n in kept)
+    totals = [(0, 9), (1, 12), (2, 15)]
+    assert next(pages)["totals"].select("page", "total").rows() == totals
+    assert [(row.page, row.total) for row in next(pages)["rows"]] == totals
 
 
 @pytest.mark.spark("Spark feeds the pipeline")

@@ -28,7 +28,7 @@ def test_the_text_has_operators_columns_shards_routes_and_state(shop: Pipeline) 
     text = shop.explain()
     assert text.startswith("Pipeline 'shop': 8 operators in 3 chains, 6 shards\n")
     for line in (
-        "orders (source FromList, 1 shard)",
+        "orders (source FromList, 1 shard, chain 1)",
         "    columns: customer String, cents Int64, at Int64",
         "    checkpoint: how far each shard has read",
         "    from orders: same process, no copy",
@@ -36,11 +36,25 @@ def test_the_text_has_operators_columns_shards_routes_and_state(shop: Pipeline) 
         "    from totals-local: one row per key and batch, by key",
         "    state in memory (aggregates: total=sum(cents); window: 10 s every 10 s)",
         "    records with an error: skip",
-        "counts (operator Fold, 3 shards)",
+        "counts (operator Fold, 3 shards, chain 3)",
         "    from large: by key customer",
         "    delivery: exactly-once",
+        "    checkpoint: output to commit",
+        "    columns: customer String, window_start Int64, window_end Int64, total Int64",
     ):
         assert line + "\n" in text, line
+
+
+def test_the_inputs_of_a_join_are_told_apart() -> None:
+    pipeline = Pipeline("joins")
+    orders = pipeline.source(es.FromList([{"k": 1, "at": 1}]), name="a").event_time("at", unit="s")
+    rates = pipeline.source(es.FromList([{"k": 1, "at": 1, "r": 2.5}]), name="b")
+    table = rates.event_time("at", unit="s", name="rates")
+    orders.broadcast_join(table, on="k", name="joined", shards=3).collect(name="out")
+    text = pipeline.explain()
+    assert "    from event_time: left side: on demand\n" in text
+    assert "    from rates: right side: broadcast\n" in text
+    assert "    columns: k Int64, at Int64, at_right Int64, r Float64\n" in text
 
 
 def test_the_flowchart_names_every_operator_and_stream(shop: Pipeline) -> None:

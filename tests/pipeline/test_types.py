@@ -9,6 +9,7 @@ from mypy import api
 ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
+from dataclasses import dataclass
 import polars as pl
 import everstream as es
 
@@ -28,6 +29,17 @@ long, short = words.branch(lambda word: len(word) > 9)
 def framed(batch: list[str]) -> pl.DataFrame:
     return pl.DataFrame({"word": batch})
 frames = words.map_batches(framed)
+@dataclass
+class Order:
+    item: str
+    cents: int
+@dataclass
+class Price:
+    euros: float
+def price(order: Order) -> Price:
+    return Price(order.cents / 100)
+orders = pipeline.source(es.FromList([{"item": "pear", "cents": 3}]), schema=Order)
+declared = pipeline.source(es.Range(3, column="n"), schema={"n": pl.Int32})
 """
 
 REVEALED = {
@@ -44,6 +56,10 @@ REVEALED = {
     "running": "Stream[dict[str, Any]]",
     "long": "Stream[str]",
     "frames": "Stream[dict[str, Any]]",
+    "orders": "Stream[program.Order]",
+    "orders.map(price)": "Stream[program.Price]",
+    "rows.as_rows(Order).filter(lambda order: order.cents > 3)": "Stream[program.Order]",
+    "declared": "Stream[dict[str, Any]]",
     "words.union(lengths)": "Stream[str | int]",
     "words.filter(pl.lit(True))": "Stream[str]",
     "keyed.map(len)": "Stream[int]",
@@ -61,6 +77,8 @@ FLAGGED = {
     "words.key_by(len).union(words).reduce(max)": 'has no attribute "reduce"',
     "lengths.map(str.upper)": 'has incompatible type "Callable[[str], str]"',
     "lengths.filter(lambda n: n.upper())": '"int" has no attribute "upper"',
+    "orders.map(lambda order: order.cent)": '"Order" has no attribute "cent"',
+    "words.map(price)": 'expected "Callable[[str], Price]"',
     "words.map(len, shard=2)": 'Unexpected keyword argument "shard"',
     'words.map(len, on_error="wait")': "incompatible type \"Literal['wait']\"",
     "words.key_by(lambda word: [word])": 'cannot be "list[str]"',

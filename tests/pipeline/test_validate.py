@@ -291,6 +291,9 @@ class Named(Range):
     def column_types(self) -> None:
         return None
 
+    def column_names(self) -> list[str]:
+        return ["price"]
+
 
 @pytest.mark.parametrize(
     "build",

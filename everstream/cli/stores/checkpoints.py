@@ -120,18 +120,21 @@ def state(
         return
     if csv is not None:
         csv.parent.mkdir(parents=True, exist_ok=True)
-        shown.write_csv(csv)
+        nested = [name for name, kind in shown.schema.items() if kind.is_nested()]
+        texts = {name: [str(value) for value in shown[name].to_list()] for name in nested}
+        shown.with_columns(**{n: type(shown[n])(n, t) for n, t in texts.items()}).write_csv(csv)
         say(f"{len(shown)} rows: {csv}")
         return
-    several = frame["state"].n_unique() > 1
+    several = "state" in frame.columns and frame["state"].n_unique() > 1
     table = Table()
-    names = ["shard", *(["state"] if several else []), "key", "value"]
+    names = [name for name in frame.columns if several or name != "state"]
     for name in names:
         table.add_column(name, justify="right" if name == "shard" else "left", overflow="fold")
     for row in shown.select(names).iter_rows():
         table.add_row(*("" if item is None else escape(str(item)) for item in row))
     Console().print(table)
-    what = "" if several or frame.is_empty() else f" of state '{frame['state'][0]}'"
+    one = "state" in frame.columns and not several and not frame.is_empty()
+    what = f" of state '{frame['state'][0]}'" if one else ""
     cut = f", the first {len(shown)} shown (--limit)" if len(shown) < len(frame) else ""
     rows = "1 row" if len(frame) == 1 else f"{len(frame)} rows"
     say(f"{rows}{what}{cut}")

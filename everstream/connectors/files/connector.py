@@ -15,6 +15,7 @@ from everstream.connectors.files.parts import PartFolder, owner_of
 from everstream.connectors.files.ranges import LinesOffset, redistribute_splits
 from everstream.connectors.two_way import TwoWay
 from everstream.errors import UserError
+from everstream.pipeline.operators.models import schema_of
 from everstream.pipeline.rejects import OnError, checked
 from everstream.pipeline.sink import Delivery, Sink, SinkShard
 from everstream.pipeline.source import Source
@@ -92,7 +93,7 @@ class FileConnector(FileSource[T], TwoWay[T], PartSink):
     def __init__(
         self,
         path: str | os.PathLike[str],
-        schema: Mapping[str, Any] | None,
+        schema: Mapping[str, Any] | type | None,
         follow: bool,
         on_error: OnError,
         storage_options: Mapping[str, Any] | None,
@@ -100,7 +101,7 @@ class FileConnector(FileSource[T], TwoWay[T], PartSink):
         self._fs, self._path = filesystem_of(path, storage_options)
         self._names_a_file = bool(os.path.splitext(os.fspath(path))[1])
         self._files = FileSet(self._fs, self._path, follow)
-        self._schema = self._given_schema = pl.Schema(schema) if schema is not None else None
+        self._schema = self._given_schema = schema_of(schema)
         self.on_error = checked(on_error, self._name)
 
     @property
@@ -131,9 +132,6 @@ class FileConnector(FileSource[T], TwoWay[T], PartSink):
 
     def columns(self, shard: SinkShard) -> Any:
         return None if self._format is None else Columns(shard, self._given_schema, self._format)
-
-    def column_names(self) -> list[str] | None:
-        return None if self._schema is None else list(self._schema)
 
     def column_types(self) -> pl.Schema | None:
         return self._schema

@@ -75,7 +75,7 @@ class Csv(FileConnector[Row]):
         self,
         path: str | os.PathLike[str],
         *,
-        schema: Mapping[str, Any] | None = None,
+        schema: Mapping[str, Any] | type | None = None,
         delimiter: str = ",",
         header: bool = True,
         quoted_newlines: bool = True,

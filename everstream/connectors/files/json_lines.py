@@ -59,7 +59,7 @@ class JsonLines(FileConnector[Any]):
         self,
         path: str | os.PathLike[str],
         *,
-        schema: Mapping[str, Any] | None = None,
+        schema: Mapping[str, Any] | type | None = None,
         columns: bool = False,
         batch_bytes: int = 1 << 20,
         max_record_bytes: int = MAX_RECORD_BYTES,

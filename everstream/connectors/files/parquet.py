@@ -6,6 +6,7 @@ is a row number. A written file appears only when it is complete, footer include
 checkpoint is stable, so readers of the folder see only finished Parquet files.
 """
 
+import contextlib
 import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,11 +17,20 @@ import polars as pl
 import pyarrow as pa
 from pyarrow import parquet
 
-from everstream.connectors.columns import Columns, ColumnsWriter, Format, as_arrow, is_made_of
+from everstream.connectors.columns import (
+    Columns,
+    ColumnsWriter,
+    Evolve,
+    Format,
+    adds_columns,
+    as_arrow,
+    evolving,
+    is_made_of,
+)
 from everstream.connectors.files.connector import FileConnector
 from everstream.connectors.files.filesystem import is_local, opened_for_arrow
 from everstream.connectors.files.lines import Follower, Listing
-from everstream.connectors.files.parts import PartFolder, PartWriter
+from everstream.connectors.files.parts import PartFolder, PartName, PartWriter
 from everstream.connectors.files.ranges import FileReader, LinesOffset, Split
 from everstream.connectors.files.unpacking import (
     OversizedRowGroup,
@@ -31,7 +41,7 @@ from everstream.connectors.files.unpacking import (
 from everstream.connectors.options import MAX_RECORD_BYTES, at_least_one
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.batch import Batch
-from everstream.pipeline.exact import Kind, parts_of
+from everstream.pipeline.exact import Kind, in_kinds, parts_of
 from everstream.pipeline.rejects import OnError, Rejected
 from everstream.pipeline.sink import SinkShard, Writer
 from everstream.pipeline.source import END, EndOfStream, Reader
@@ -63,7 +73,9 @@ class Parquet(FileConnector[Row]):
     As a sink, `path` names a folder. Output is exactly-once: one part file per shard and
     checkpoint, which appears whole when its checkpoint is stable. Types are those of the first
     batch unless you give them: `schema={'name': pl.Float64, ...}`. A value that does not fit its
-    column's type exactly is refused.
+    column's type exactly is refused. So is a column that the output does not have, unless you give
+    evolve="add_columns": then later files have it, too, and as a source this class reads None for it
+    from the earlier part files. The rows of a checkpoint are then kept in memory.
 
     >>> rows = es.Pipeline("write").source(es.Range(2, column="n"))
     >>> _ = rows.sink(es.Parquet("numbers/")).run()
@@ -74,6 +86,7 @@ class Parquet(FileConnector[Row]):
     ending = ".parquet"
     _format = FORMAT
     source_options = frozenset({"columns", "batch_rows", "max_record_bytes", "follow", "on_error"})
+    sink_options = frozenset({"evolve"})
     in_lines = False
 
     def __init__(
@@ -81,7 +94,8 @@ class Parquet(FileConnector[Row]):
         path: str | os.PathLike[str],
         *,
         columns: Sequence[str] | None = None,
-        schema: Mapping[str, Any] | None = None,
+        schema: Mapping[str, Any] | type | None = None,
+        evolve: Evolve = "refuse",
         batch_rows: int = ROWS_PER_BATCH,
         max_record_bytes: int = MAX_RECORD_BYTES,
         follow: bool = False,
@@ -90,6 +104,8 @@ class Parquet(FileConnector[Row]):
     ) -> None:
         at_least_one(batch_rows=batch_rows, max_record_bytes=max_record_bytes)
         super().__init__(path, schema, follow, on_error, storage_options)
+        self._evolve = evolve
+        adds_columns(evolve)
         self._columns = list(columns) if columns is not None else None
         self._batch_rows = batch_rows
         self._smallest_split_bytes = SMALLEST_SPLIT_BYTES
@@ -97,6 +113,9 @@ class Parquet(FileConnector[Row]):
 
     def _open_writer(self, shard: SinkShard) -> Writer:
         return ParquetWriter(self._part_folder(), shard, self.columns(shard))
+
+    def columns(self, shard: SinkShard) -> Columns:
+        return Columns(shard, self._given_schema, evolving(FORMAT, self._evolve))
 
     def _learn_schema(self) -> None:
         if self._files.files:
@@ -110,7 +129,26 @@ class Parquet(FileConnector[Row]):
         return _ParquetReader(self, offset, schema, self._files.follower(shard, shards))
 
     def _first_schema(self) -> pl.Schema:
-        """The columns of the first file that can be read."""
+        """The columns of the first file that can be read, and those that later part files add."""
+        first = self._schema_of_first()
+        newest: dict[tuple[str, int], tuple[int, str, int]] = {}
+        for path, size in self._files.files:
+            part = _part_of(path)
+            if part is not None:
+                of_shard = (part.owner, part.shard)
+                newest[of_shard] = max(
+                    newest.get(of_shard, (-1, "", 0)), (part.checkpoint, path, size)
+                )
+        files = _Files(self._fs, self._columns, self._most_bytes)
+        schema = dict(first)
+        for _, path, size in newest.values():
+            with contextlib.suppress(ConnectorError):  # reading it reports it
+                for name, kind in files.open(Split(path, 0, size, size)).schema.items():
+                    schema.setdefault(name, kind)
+            files.close()
+        return pl.Schema(schema)
+
+    def _schema_of_first(self) -> pl.Schema:
         files = _Files(self._fs, self._columns, self._most_bytes)
         problem: ConnectorError | None = None
         for path, size in self._files.files:
@@ -135,6 +173,11 @@ class _Group:
     start_byte: int
 
 
+def _part_of(path: str) -> PartName | None:
+    """The name of a file that a sink of ours has written."""
+    return PartName.parse(path.rpartition("/")[2], Parquet.ending)
+
+
 class _OpenFile:
     def __init__(
         self, path: str, file: ParquetBytes, columns: Sequence[str] | None, most_bytes: int
@@ -144,7 +187,9 @@ class _OpenFile:
         arrow = self._unpacker.parquet.schema_arrow
         if columns is not None:
             missing = [name for name in columns if name not in arrow.names]
-            if missing:
+            if _part_of(path) is not None:
+                columns = [name for name in columns if name not in missing]  # added later
+            elif missing:
                 raise ConnectorError(f"'{path}' has no column {', '.join(missing)}.")
             arrow = pa.schema([arrow.field(name) for name in columns])
         self._names = list(arrow.names)
@@ -350,6 +395,8 @@ class _ParquetReader(FileReader):
             batch, stop = pl.DataFrame(), group.first_row + group.rows
         else:
             stop = start + batch.height
+            assert self._schema is not None
+            batch = in_kinds(batch, self._schema)
         if stop == group.first_row + group.rows:
             self._rows = None
         self._offset = replace(self._offset, position=stop)
@@ -360,6 +407,8 @@ class _ParquetReader(FileReader):
             self._schema = file.schema
         if file.schema == self._schema:
             return
+        if _part_of(file.path) is not None and file.schema.items() <= self._schema.items():
+            return  # it is from before a column was added
         expected, actual = _described(self._schema), _described(file.schema)
         raise ConnectorError(
             f"'{file.path}' has the columns {', '.join(actual)} where {', '.join(expected)} were "
@@ -414,7 +463,9 @@ class ParquetWriter(ColumnsWriter, PartWriter):
 
     def encode(self, batch: Batch) -> bytes:
         self._waiting.append(self._columns.settle(batch))
-        if sum(waiting.height for waiting in self._waiting) >= ROWS_PER_GROUP:
+        # A file has one schema, and a later row may add a column to it.
+        grown = sum(waiting.height for waiting in self._waiting) >= ROWS_PER_GROUP
+        if grown and not self._columns.adds:
             self._write_group()
         return self._growing.take()
 

@@ -281,7 +281,10 @@ class Paced(Wrapping[T]):
         return [*names, self._due_column]
 
     def column_types(self) -> Mapping[str, Any] | None:
-        return None if self._due_column is not None else super().column_types()
+        types = super().column_types()
+        if types is None or self._due_column is None:
+            return types
+        return {**types, self._due_column: pl.Int64()}
 
     def open(self, shard: int, shards: int) -> Reader:
         inner = self._source.open(shard, shards)

@@ -268,9 +268,6 @@ class Range(FromFunction[T]):
         self._column = column
         self._start = start
 
-    def column_names(self) -> list[str] | None:
-        return None if self._column is None else [self._column]
-
     def column_types(self) -> dict[str, Any] | None:
         return None if self._column is None else {self._column: pl.Int64()}
 

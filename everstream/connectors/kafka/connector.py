@@ -85,7 +85,7 @@ class Kafka(KafkaSource, KafkaSink, TwoWay[Any]):
         *,
         value: ValueFormat = "json",
         key: KeyFormat = "text",
-        schema: Mapping[str, Any] | None = None,
+        schema: Mapping[str, Any] | type | None = None,
         columns: bool = False,
         avro: Avro | None = None,
         fields: Sequence[str] | None = None,
@@ -119,7 +119,7 @@ class Kafka(KafkaSource, KafkaSink, TwoWay[Any]):
         shape = RecordLayout(checked_fields(fields), checked_key(key), checked(on_error, "Kafka"))
         self.on_error = shape.on_error
         self._decoder = decoder(value, columns, schema, avro, max_record_bytes)
-        shape.check(self._decoder.column_names() or ())
+        shape.check(list(self._decoder.column_types() or ()))
         if event_time:
             if "timestamp" not in (shape.fields or ()):
                 raise UserError(

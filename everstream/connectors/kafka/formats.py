@@ -29,6 +29,7 @@ import polars as pl
 from everstream.errors import ConnectorError, UserError
 from everstream.extras import extra
 from everstream.hiding import place_of
+from everstream.pipeline.operators.models import schema_of
 from everstream.pipeline.rejects import describe
 
 ValueFormat: TypeAlias = Literal["bytes", "text", "json", "arrow", "avro"]
@@ -59,7 +60,8 @@ class Decoder(ABC):
         """The rows, and how many each value has if that is not always one."""
         raise NotImplementedError
 
-    def column_names(self) -> list[str] | None:
+    def column_types(self) -> Mapping[str, Any] | None:
+        """The columns of frames and their types, if they are known."""
         return None
 
     def fitting(self, values: Values) -> int:
@@ -69,6 +71,8 @@ class Decoder(ABC):
 
 class Raw(Decoder):
     """Unchanged; in columns, one named `value`."""
+
+    kind: pl.DataType = pl.Binary()
 
     def __init__(self, in_columns: bool) -> None:
         self.in_columns = in_columns
@@ -82,11 +86,13 @@ class Raw(Decoder):
     def series(self, values: Values) -> pl.Series:
         return pl.Series("value", values, dtype=pl.Binary)
 
-    def column_names(self) -> list[str] | None:
-        return ["value"] if self.in_columns else None
+    def column_types(self) -> Mapping[str, Any] | None:
+        return {"value": self.kind} if self.in_columns else None
 
 
 class Text(Raw):
+    kind = pl.String()
+
     def objects(self, values: Values) -> list[Any]:
         if None in values:
             return [None if value is None else value.decode() for value in values]
@@ -124,8 +130,8 @@ class Json(Decoder):
             raise ValueError(f"{len(values)} records have {frame.height} JSON values")
         return frame, None
 
-    def column_names(self) -> list[str] | None:
-        return None if self._schema is None else list(self._schema)
+    def column_types(self) -> Mapping[str, Any] | None:
+        return self._schema
 
 
 class Arrow(Decoder):
@@ -186,14 +192,14 @@ class Arrow(Decoder):
 def decoder(
     value: ValueFormat,
     columns: bool,
-    schema: Mapping[str, Any] | None,
+    schema: Mapping[str, Any] | type | None,
     avro: "Avro | None",
     most_bytes: int,
 ) -> Decoder:
     """The decoder for the values, or a UserError for options that do not fit together."""
     if (value == "avro") != (avro is not None):
         raise UserError('value="avro" and avro=es.Avro(...) must be given together.')
-    wanted = pl.Schema(schema) if schema is not None else None
+    wanted = schema_of(schema)
     if wanted is not None and value not in ("json", "avro"):
         raise UserError(f'schema={{...}} is for value="json" and "avro"; "{value}" takes none.')
     if columns and wanted is None and value in ("json", "avro"):
@@ -436,8 +442,8 @@ class AvroDecoder(Decoder):
         assert self._schema is not None
         return pl.DataFrame(rows, schema=self._schema, strict=True), None
 
-    def column_names(self) -> list[str] | None:
-        return None if self._schema is None else list(self._schema)
+    def column_types(self) -> Mapping[str, Any] | None:
+        return self._schema
 
     def _writer(self, value: bytes, stream: io.BytesIO) -> Any:
         """The schema a value was written with; moves the stream past the header."""

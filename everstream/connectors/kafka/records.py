@@ -73,12 +73,13 @@ class RecordLayout:
                 f"from fields=[...], or from the schema."
             )
 
-    def column_names(self, names: list[str]) -> list[str]:
+    def column_types(self, types: Mapping[str, Any]) -> Mapping[str, Any]:
         """The columns of batches whose values have these columns."""
         if self.fields is None:
-            return names
-        more = [name for name in self.fields if name != "value"]
-        return [*([] if names == ["value"] and "value" not in self.fields else names), *more]
+            return types
+        kinds = column_kinds(self.key)
+        more = {name: kinds[name] for name in self.fields if name != "value"}
+        return more if [*types] == ["value"] and "value" not in self.fields else {**types, **more}
 
     def batch(self, messages: Messages, decoder: Decoder, rejected: list[Rejected]) -> Batch:
         """The records; those that cannot be decoded are added to the rejected, or raise."""

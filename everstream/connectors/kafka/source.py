@@ -8,7 +8,7 @@ partition, records are in order.
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
@@ -144,9 +144,9 @@ class KafkaSource(Source[Any]):
         where = f"at {self._reading.cluster.bootstrap} matches {self._reading.topics[0]!r}"
         return f"no topic {where} yet: the run waits for one"
 
-    def column_names(self) -> list[str] | None:
-        names = self._decoder.column_names()
-        return None if names is None else self._reading.shape.column_names(names)
+    def column_types(self) -> Mapping[str, Any] | None:
+        types = self._decoder.column_types()
+        return None if types is None else self._reading.shape.column_types(types)
 
 
 class KafkaReader(Reader):

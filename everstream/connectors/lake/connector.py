@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from everstream.connectors.agreed_schema import Agreement
-from everstream.connectors.columns import Columns
+from everstream.connectors.columns import Columns, Evolve, adds_columns
 from everstream.connectors.files.parts import owner_of
 from everstream.connectors.lake.sink import Form, LakeWriter, discard, notes_of, take_all_out
 from everstream.connectors.lake.source import (
@@ -23,6 +23,7 @@ from everstream.connectors.options import at_least_one
 from everstream.connectors.ownership import Owner
 from everstream.connectors.two_way import TwoWay
 from everstream.errors import UserError
+from everstream.pipeline.operators.models import schema_of
 from everstream.pipeline.sink import Delivery, SinkShard, Writer
 from everstream.pipeline.source import Reader
 from everstream.pipeline.types import Row
@@ -48,8 +49,8 @@ class LakeConnector(TwoWay[Row]):
         columns: Sequence[str] | None,
         batch_rows: int,
         partition_by: Sequence[str],
-        schema: Mapping[str, Any] | None,
-        evolve: bool,
+        schema: Mapping[str, Any] | type | None,
+        evolve: Evolve | bool,
     ) -> None:
         at_least_one(batch_rows=batch_rows)
         for name, value in {"partition_by": partition_by, "columns": columns}.items():
@@ -63,8 +64,9 @@ class LakeConnector(TwoWay[Row]):
         self._on_change = on_change
         self._columns = list(columns) if columns is not None else None
         self._batch_rows = batch_rows
+        adds_columns(evolve)
         self._form = Form(tuple(partition_by), evolve)
-        self._schema = pl.Schema(schema) if schema is not None else None
+        self._schema = schema_of(schema)
         self._settled: Any = None
         """The version that all shards begin with."""
         self._known: pl.Schema | None = None
@@ -131,6 +133,11 @@ class LakeConnector(TwoWay[Row]):
         if self._columns is not None:
             return self._columns
         return None if self._known is None else list(self._known)
+
+    def column_types(self) -> Mapping[str, Any] | None:
+        if self._known is None:
+            return None
+        return {name: self._known[name] for name in self._columns or self._known}
 
     def waits_for(self) -> str | None:
         if self._follow and self._settled is None:

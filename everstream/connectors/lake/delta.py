@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyarrow import fs as arrow_fs
 from pyarrow import parquet
 
-from everstream.connectors.columns import as_arrow
+from everstream.connectors.columns import Evolve, as_arrow
 from everstream.connectors.lake.connector import ROWS_PER_BATCH, LakeConnector
 from everstream.connectors.lake.source import OnChange
 from everstream.connectors.lake.table import (
@@ -533,7 +533,8 @@ class Delta(LakeConnector):
 
     As a sink: exactly-once. Each checkpoint's rows appear in one version of the table per shard.
     The table is created with the columns of the first rows, or of `schema={'name': pl.Float64,
-    ...}`, and partitioned by `partition_by`. Unknown columns are refused unless `evolve=True`.
+    ...}`, and partitioned by `partition_by`. Unknown columns are refused,
+    unless `evolve="add_columns"` adds them to the table.
 
     `storage_options` are those of deltalake (`AWS_ENDPOINT_URL`, ...); checkpoints contain none.
 
@@ -555,8 +556,8 @@ class Delta(LakeConnector):
         columns: Sequence[str] | None = None,
         batch_rows: int = ROWS_PER_BATCH,
         partition_by: Sequence[str] = (),
-        schema: Mapping[str, Any] | None = None,
-        evolve: bool = False,
+        schema: Mapping[str, Any] | type | None = None,
+        evolve: Evolve | bool = "refuse",
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(

@@ -23,7 +23,7 @@ from uuid import UUID
 import polars as pl
 import pyarrow as pa
 
-from everstream.connectors.columns import as_arrow
+from everstream.connectors.columns import Evolve, as_arrow
 from everstream.connectors.lake.connector import ROWS_PER_BATCH, LakeConnector
 from everstream.connectors.lake.source import OnChange
 from everstream.connectors.lake.table import (
@@ -555,7 +555,7 @@ class Iceberg(LakeConnector):
     As a sink: exactly-once. Each checkpoint's rows appear in one snapshot of the table per shard.
     The table is created with the columns of the first rows, or of `schema={'name': pl.Float64,
     ...}`, and partitioned by the values of `partition_by`. Unknown columns are refused unless
-    `evolve=True`.
+    `evolve="add_columns"`.
 
     >>> catalog = {"type": "sql", "uri": "sqlite:///catalog.db", "warehouse": "file:///tmp/lake"}
     >>> numbers = es.Iceberg("docs.numbers", catalog)
@@ -574,8 +574,8 @@ class Iceberg(LakeConnector):
         columns: Sequence[str] | None = None,
         batch_rows: int = ROWS_PER_BATCH,
         partition_by: Sequence[str] = (),
-        schema: Mapping[str, Any] | None = None,
-        evolve: bool = False,
+        schema: Mapping[str, Any] | type | None = None,
+        evolve: Evolve | bool = "refuse",
     ) -> None:
         super().__init__(
             IcebergTable(table, catalog),

@@ -21,7 +21,16 @@ from typing import Any
 
 import polars as pl
 
-from everstream.connectors.columns import Columns, ColumnsWriter, Format, Takes, fixed, in_kinds
+from everstream.connectors.columns import (
+    Columns,
+    ColumnsWriter,
+    Evolve,
+    Format,
+    Takes,
+    evolving,
+    fixed,
+    in_kinds,
+)
 from everstream.connectors.files.filesystem import sync_file, sync_folder
 from everstream.connectors.files.parts import PartFolder, PendingName, require_permit
 from everstream.connectors.lake.table import (
@@ -167,7 +176,7 @@ class Form:
     """How rows are converted to those of the table."""
 
     partition_by: tuple[str, ...]
-    evolve: bool
+    evolve: Evolve | bool
 
     def table_for(self, table: LakeTable, frame: pl.DataFrame, shard: SinkShard) -> TableSnapshot:
         """The table, created or widened if needed; the writer has already refused invalid columns."""
@@ -209,16 +218,8 @@ class Form:
             state = table.load()
             return {} if state is None else {n: fixed(k) for n, k in state.schema().items()}
 
-        more = "" if self.evolve else ", or use evolve=True, which adds columns to the table"
-        format = Format(
-            table.format,
-            table.kind,
-            adds=self.evolve,
-            more_columns=more,
-            needs_type=_needs_type,
-            lost=table.lost,
-        )
-        return Columns(shard, given, format, existing)
+        format = Format(table.format, table.kind, needs_type=_needs_type, lost=table.lost)
+        return Columns(shard, given, evolving(format, self.evolve), existing)
 
 
 def _needs_type(kind: Kind) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from everstream.connectors.columns import (
+    Evolve,
     Format,
     Takes,
     fixed,
@@ -320,16 +321,25 @@ class Postgres(TableSink):
     Exactly-once; with `upsert_on=["id"]` rows replace those with the same key instead
     (idempotent: a row appears at once, and is written again after a failure).
 
+    With `evolve="add_columns"`, columns that the table does not have are added to it, otherwise they are
+    refused. The type of a column never changes.
+
     >>> counts = es.Pipeline("to-postgres").source(es.FromList([{"word": "to", "n": 1}]))
     >>> table = es.Postgres("dbname=shop", "counts", upsert_on=["word"])
     >>> pipeline = counts.sink(table, shards=1)
     """
 
     def __init__(
-        self, dsn: str, table: str, *, upsert_on: Sequence[str] | None = None, schema: Any = None
+        self,
+        dsn: str,
+        table: str,
+        *,
+        upsert_on: Sequence[str] | None = None,
+        schema: Any = None,
+        evolve: Evolve = "refuse",
     ) -> None:
         driver()
-        super().__init__(_PostgresDatabase(dsn, table), table, upsert_on, schema)
+        super().__init__(_PostgresDatabase(dsn, table), table, upsert_on, schema, evolve)
 
 
 def _stored_as(kind: Kind) -> Kind | None:

@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from everstream.connectors.columns import (
+    Evolve,
     Format,
     Takes,
     in_microseconds,
@@ -56,6 +57,9 @@ class Sqlite(TableSink):
     instead (idempotent: a row appears at once, and is written again after a failure). SQLite has
     no dates: they become ISO text; lists and dicts become JSON.
 
+    With `evolve="add_columns"`, columns that the table does not have are added to it, otherwise they are
+    refused. The type of a column never changes.
+
     >>> import sqlite3
     >>> rows = es.Pipeline("to-sqlite").source(es.Range(3, column="n"))
     >>> _ = rows.sink(es.Sqlite("numbers.db", "numbers"), shards=1).run()
@@ -70,8 +74,9 @@ class Sqlite(TableSink):
         *,
         upsert_on: Sequence[str] | None = None,
         schema: Any = None,
+        evolve: Evolve = "refuse",
     ) -> None:
-        super().__init__(_SqliteFile(str(Path(path).absolute())), table, upsert_on, schema)
+        super().__init__(_SqliteFile(str(Path(path).absolute())), table, upsert_on, schema, evolve)
 
 
 def _stored_as(kind: Kind) -> Kind | None:

@@ -19,7 +19,14 @@ from typing import Any
 import polars as pl
 
 from everstream.connectors.agreed_schema import Agreement
-from everstream.connectors.columns import Columns, ColumnsWriter, Takes
+from everstream.connectors.columns import (
+    Columns,
+    ColumnsWriter,
+    Evolve,
+    Takes,
+    adds_columns,
+    evolving,
+)
 from everstream.connectors.encoding import encode
 from everstream.connectors.files.parts import PartTransaction, owner_of
 from everstream.connectors.ownership import Claim, Owner, refuse_replaced
@@ -35,6 +42,7 @@ from everstream.connectors.staged import StagedTransaction, StagedWriter, waitin
 from everstream.errors import ConnectorError, RefusedRecords, UserError
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.exact import Unfit, shown, together
+from everstream.pipeline.operators.models import schema_of
 from everstream.pipeline.sink import Committable, Delivery, Permit, Sink, SinkShard, Writer
 
 ENDING = ".batches"
@@ -46,14 +54,21 @@ class TableSink(Sink):
     delivery = Delivery.EXACTLY_ONCE
 
     def __init__(
-        self, database: Database, table: str, upsert_on: Sequence[str] | None, schema: Any
+        self,
+        database: Database,
+        table: str,
+        upsert_on: Sequence[str] | None,
+        schema: Any,
+        evolve: Evolve,
     ) -> None:
+        adds_columns(evolve)
         if isinstance(upsert_on, str) or (upsert_on is not None and not upsert_on):
             raise UserError(f"upsert_on={upsert_on!r} must list the key columns: ['id'].")
         self._database = database
         self._table = table
+        self._evolve = evolve
         self._keys = list(upsert_on) if upsert_on else None
-        self._schema = pl.Schema(schema) if schema is not None else None
+        self._schema = schema_of(schema)
         if self._keys is not None:
             self.delivery = Delivery.IDEMPOTENT
 
@@ -64,7 +79,8 @@ class TableSink(Sink):
         return _TableWriter(self._database, self._table, shard, columns)
 
     def columns(self, shard: SinkShard) -> Columns:
-        return Columns(shard, self._schema, self._database.format, self._existing)
+        format = evolving(self._database.format, self._evolve)
+        return Columns(shard, self._schema, format, self._existing)
 
     def _existing(self) -> Mapping[str, Takes]:
         with self._database.session(self._table) as session:

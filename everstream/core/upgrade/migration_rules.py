@@ -13,7 +13,7 @@ from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.plan import Plan
 from everstream.pipeline.describing import Description
 
-KEYED, VERSIONS = "keyed", "versions"
+KEYED, VERSIONS, FIELDS = "keyed", "versions", "fields"
 AGGREGATES, WINDOW = "aggregates", "window"
 HOW, WITHIN = "how", "within_us"
 
@@ -33,7 +33,7 @@ def carried(before: Description, now: Description) -> Carried | None:
     changed = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
     if not changed:
         return Carried(())
-    if changed <= {KEYED, VERSIONS}:
+    if changed <= {KEYED, VERSIONS, FIELDS}:
         notes = _keyed(before, now)
         return None if notes is None else Carried(notes)
     if changed <= {AGGREGATES, WINDOW} and before.get("operator") in ("aggregates", "window"):
@@ -88,6 +88,11 @@ def _keyed(before: Description, now: Description) -> tuple[str, ...] | None:
         earlier, later = (about.get(VERSIONS, {}).get(name, 1) for about in (before, now))
         if later < earlier or (later == earlier and has[name] != kind):
             return None
+        if later == earlier:
+            changes = _fields(name, before, now)
+            if changes is None:
+                return None
+            notes += changes
         if later > earlier:
             notes.append(
                 f"'{name}' is migrated from version {earlier} to {later}, each value when it is "
@@ -95,6 +100,20 @@ def _keyed(before: Description, now: Description) -> tuple[str, ...] | None:
             )
     notes += (f"'{name}' is new: begins empty" for name in has if name not in had)
     return tuple(notes)
+
+
+def _fields(state: str, before: Description, now: Description) -> tuple[str, ...] | None:
+    """Fields of the class of the values: a new one begins with its default, none may go."""
+    had, has = (about.get(FIELDS, {}).get(state) for about in (before, now))
+    if had is None or has is None or had == has:
+        return ()
+    names = {field.rstrip("=") for field in had}
+    new = [field for field in has if field.rstrip("=") not in names]
+    if names - {field.rstrip("=") for field in has} or not all(f.endswith("=") for f in new):
+        return None
+    return tuple(
+        f"'{state}': the field {f.rstrip('=')} is new: begins with its default" for f in new
+    )
 
 
 def _aggregates(before: list[str], now: list[str]) -> tuple[str, ...] | None:

@@ -19,7 +19,7 @@ What: TypeAlias = Literal["output", "state", "checkpoints", "dead_letters", "top
 
 TAKES: Final[dict[What, frozenset[str]]] = {
     "output": frozenset({"operator"}),
-    "state": frozenset({"operator", "epoch"}),
+    "state": frozenset({"operator", "epoch", "rows"}),
     "checkpoints": frozenset({"verify"}),
     "dead_letters": frozenset({"operator"}),
     "topic": frozenset(),
@@ -38,6 +38,8 @@ class Asked:
     """None: not given; the store shows what the operator has."""
     operator: str | None = None
     epoch: int | None = None
+    rows: bool = False
+    """Of a built-in operator: its rows, with a column for each part of the key and each result."""
     verify: bool = False
 
     @classmethod
@@ -45,7 +47,7 @@ class Asked:
         """Raises a UserError for an unknown option, so that a misspelt one is not ignored."""
         given = {name.lower(): text for name, text in options.items()}
         what = _what(given.get("what"))
-        takes = TAKES[what] if what is not None else frozenset({"operator", "epoch"})
+        takes = TAKES[what] if what is not None else frozenset({"operator", "epoch", "rows"})
         unknown = sorted(given.keys() - ALWAYS - takes)
         if unknown:
             of_what = f" of {what}" if what is not None else ""
@@ -66,6 +68,7 @@ class Asked:
             what=what,
             operator=given.get("operator"),
             epoch=_epoch(given.get("epoch")),
+            rows=_yes("rows", given.get("rows", "false")),
             verify=_yes("verify", given.get("verify", "false")),
         )
 

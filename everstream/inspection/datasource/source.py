@@ -27,7 +27,7 @@ class EverstreamSource(DataSource):
     """The contents of a store, as a table or a stream.
 
     Options: `store` (or `.load(store)`), `what` ("output", "state", "checkpoints", "dead_letters",
-    "topic"), `operator`, `epoch` of state, `verify` of checkpoints, `store_key`. Default of `what`: the output,
+    "topic"), `operator`, `epoch` and `rows` of state, `verify` of checkpoints, `store_key`. Default of `what`: the output,
     unless `operator` names one that keeps none; then its state.
     """
 
@@ -39,7 +39,7 @@ class EverstreamSource(DataSource):
         asked = self._asked()
         match asked.what or _what_there_is(asked):
             case "state":
-                return state.COLUMNS
+                return state.rows_schema(asked) if asked.rows else state.COLUMNS
             case "checkpoints":
                 return checkpoints.COLUMNS
             case "dead_letters":
@@ -53,7 +53,8 @@ class EverstreamSource(DataSource):
         asked = self._asked()
         match asked.what or _what_there_is(asked):
             case "state":
-                return state.StateReader(asked.of_kind("state"), schema)
+                kind = state.RowsReader if asked.rows else state.StateReader
+                return kind(asked.of_kind("state"), schema)
             case "checkpoints":
                 return checkpoints.CheckpointsReader(asked, schema)
             case "topic":

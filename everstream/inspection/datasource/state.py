@@ -10,17 +10,19 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+import polars as pl
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.checkpointing.record import CheckpointRecord
-from everstream.errors import CorruptObject, StoreError
+from everstream.engine.spark.launcher import arrow_schema, spark_schema
+from everstream.errors import CorruptObject, StoreError, UserError
 from everstream.inspection.checkpoints import choose, survey_of
 from everstream.inspection.datasource.asked import Asked
 from everstream.inspection.datasource.fitting import ROWS_PER_BATCH, rows
-from everstream.inspection.operator_state import require_operator, saved_in
+from everstream.inspection.operator_state import require_operator, saved_in, state_of
 from everstream.state.objects import ObjectRef
 from everstream.state.store import CheckpointStore, Manifest
 
@@ -103,6 +105,46 @@ class StateReader(DataSourceReader):
                 },
                 self._schema,
             )
+
+
+@dataclass
+class SavedRows(InputPartition):
+    """The rows of an operator, over all shards, in Arrow's IPC format."""
+
+    data: bytes
+
+
+class RowsReader(DataSourceReader):
+    """Reads the rows of a built-in operator: the driver makes them of what all shards saved."""
+
+    def __init__(self, asked: Asked, schema: StructType) -> None:
+        self._asked = asked
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        table = _rows_of(self._asked)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        return [SavedRows(sink.getvalue().to_pybytes())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, SavedRows)
+        table = pa.ipc.open_stream(partition.data).read_all()
+        wanted = arrow_schema(self._schema)
+        yield from table.select(wanted.names).cast(wanted).to_batches(max_chunksize=ROWS_PER_BATCH)
+
+
+def rows_schema(asked: Asked) -> StructType:
+    """The columns of `option("rows", "true")`."""
+    return spark_schema(_rows_of(asked).schema)
+
+
+def _rows_of(asked: Asked) -> pa.Table:
+    if asked.operator is None:
+        raise UserError('option("rows", "true") reads one operator: give option("operator", ...).')
+    frame = state_of(asked.open(), asked.operator, asked.epoch)
+    return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
 def _all_of(store: CheckpointStore, record: CheckpointRecord) -> dict[ObjectRef, bytes]:

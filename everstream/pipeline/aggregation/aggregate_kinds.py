@@ -40,6 +40,12 @@ class Aggregate(ABC):
         kind = type(self).__name__.lower()
         return kind if column is None else f"{kind}({column})"
 
+    @property
+    def columns_used(self) -> Sequence[Any]:
+        """The columns that it takes: names and expressions."""
+        column = getattr(self, "column", None)
+        return [] if column is None else [column]
+
     @abstractmethod
     def parts(self, name: str, frame: pl.DataFrame) -> dict[str, pl.Expr]:
         """The parts to compute for a group of records with the columns of this frame, by column."""
@@ -220,6 +226,10 @@ class TopK(InPython):
         self.k = k
         self.others = list(others)
 
+    @property
+    def columns_used(self) -> Sequence[Any]:
+        return [self.column, *self.others]
+
     def describe(self) -> str:
         return f"top_{self.k}({', '.join([self.column, *self.others])})"
 
@@ -316,6 +326,26 @@ def parts_described(text: str) -> list[str]:
     name, _, what = text.partition("=")
     kind = "top" if what.startswith("top_") else what.partition("(")[0]
     return [f"{name}.{part}" for part in _PARTS[kind]]
+
+
+_DESCRIBED: Mapping[str, Callable[[str], Aggregate]] = {
+    "count": Count,
+    "sum": Sum,
+    "average": Average,
+    "min": lambda column: Extreme(column, "min"),
+    "max": lambda column: Extreme(column, "max"),
+}
+
+
+def described_aggregate(text: str) -> tuple[str, Aggregate | None]:
+    """Name and aggregate of a description, to merge its parts; None for functions of the user."""
+    name, _, what = text.partition("=")
+    kind, _, columns = what.removesuffix(")").partition("(")
+    if kind.startswith("top_"):
+        column, *others = columns.split(", ")
+        return name, TopK(column, int(kind.removeprefix("top_")), others)
+    made = _DESCRIBED.get(kind)
+    return name, None if made is None else made(columns)
 
 
 def _expr(column: Column) -> pl.Expr:

@@ -14,6 +14,7 @@ from everstream.pipeline.aggregation.aggregate_kinds import (
     Extreme,
     Sum,
     TopK,
+    described_aggregate,
     parts_described,
 )
 from everstream.pipeline.aggregation.exact_sums import too_large
@@ -37,6 +38,11 @@ class Aggregates:
     @property
     def part_names(self) -> list[str]:
         return [part for name, one in self.named.items() for part in one.part_names(name)]
+
+    @property
+    def known(self) -> bool:
+        """Whether the types of the results follow from those of the columns."""
+        return not any(isinstance(one, Custom) for one in self.named.values())
 
     def describe(self) -> list[str]:
         """Each as text, in the order of their state columns."""
@@ -99,6 +105,14 @@ class Aggregates:
         for name, one in self.named.items():
             grouped = one.settle(grouped, name, of_records)
         return grouped
+
+
+def described_aggregates(listed: Sequence[str]) -> Aggregates:
+    """The aggregates with these descriptions, to merge what was saved; without `es.custom`."""
+    named = {name: one for name, one in map(described_aggregate, listed) if one is not None}
+    aggregates = Aggregates.__new__(Aggregates)
+    aggregates.named = named
+    return aggregates
 
 
 def count(column: Column | None = None) -> Aggregate:

@@ -6,7 +6,7 @@ by the records before (`pipeline/event_time/lateness.py`), before the streams of
 meet. So it depends neither on which shard is faster nor on where batches begin and end.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from everstream.pipeline.batch import Batch, columns_of, exact_series, rows_toge
 from everstream.pipeline.event_time.windows import PanedWindow, Session
 from everstream.pipeline.keys import Keying, KeyingByOthers
 from everstream.pipeline.operator import Context, Operator
+from everstream.pipeline.operators.models import model_or_none
 from everstream.pipeline.times import NO_WATERMARK, TimeOf
 
 LATE = "late"
@@ -64,7 +65,8 @@ def keyed_by_columns(besides: list[str]) -> Keying:
 
 def records_frame(batch: Batch, ctx: Context) -> pl.DataFrame:
     """The batch as columns; records that are not dicts become the column `value`."""
-    if isinstance(batch, list) and batch and not isinstance(batch[0], dict):
+    others = isinstance(batch, list) and batch and not isinstance(batch[0], dict)
+    if isinstance(batch, list) and others and model_or_none(type(batch[0])) is None:
         return exact_series("value", batch, ctx.operator).to_frame()
     return columns_of(batch, ctx.operator)
 
@@ -99,6 +101,33 @@ class LocalParts(Operator):
     def is_due(self, before: int, watermark: int) -> bool:
         """Whether a window ends in between."""
         return before == NO_WATERMARK or bool(self._passed(before) != self._passed(watermark))
+
+    def columns_used(self, side: str) -> Sequence[Any]:
+        selector = self.keying.selector if self.keying is not None else None
+        columns = [one for given in self.aggregates.named.values() for one in given.columns_used]
+        return [selector, *columns, self.time.what if self.time is not None else None]
+
+    def columns_after(self, inputs: Mapping[str, pl.Schema]) -> Mapping[str, Any] | None:
+        """Those of the parts; the stage behind knows those of the results."""
+        frame = pl.DataFrame(schema=inputs[""])
+        keyed_by_function = self.keying is not None and not self.keying.on_columns
+        keys = key_frame(None if keyed_by_function else self.keying, frame)
+        self._check_names(keys)
+        times: list[pl.Series] = []
+        timed_by_function = False
+        if self.window is not None and self.time is not None:
+            timed_by_function = not isinstance(self.time.what, str | pl.Expr)
+            given = pl.Series([], dtype=pl.Int64)
+            if not timed_by_function:
+                given = self.time.read(frame, "window")
+            micros = self.time.microseconds(given)
+            names = [PANE, LAST] if isinstance(self.window, Session) else [PANE]
+            times = list(_in_kind(pl.DataFrame([micros.alias(n) for n in names]), given.dtype))
+        by: list[Any] = [*keys, *times] or [pl.lit(0).alias(PANE)]
+        parts = self.aggregates.of_records(frame, by)
+        if keyed_by_function or timed_by_function or not self.aggregates.known:
+            return None
+        return parts.schema
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         keys = key_frame(self.keying, batch)

@@ -7,7 +7,7 @@ contains the pages whose slots have changed, and no work is done per record or p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal, localcontext
 from typing import TYPE_CHECKING, Any
@@ -254,6 +254,17 @@ class _Running(Operator):
     def describe_state(self) -> dict[str, Any]:
         return {"operator": "aggregates", "aggregates": self.aggregates.describe()}
 
+    def running_after(self, parts: pl.DataFrame, keep: Sequence[str]) -> pl.Schema | None:
+        """The columns of the results, for parts with these columns: arrays hold 64 bits."""
+        if not self.aggregates.known:
+            return None
+        wide: list[pl.Expr] = []
+        for name in self.aggregates.part_names:
+            kind = parts.schema[name]
+            if kind.is_integer() or kind.is_float() or kind == pl.Boolean:
+                wide.append(pl.col(name).cast(pl.Float64 if kind.is_float() else pl.Int64))
+        return self.aggregates.results(parts.with_columns(wide), keep).schema
+
     def on_start(self, ctx: Context) -> None:
         kept = {"keys", *self.aggregates.part_names}
         for key in ctx.state:
@@ -307,6 +318,12 @@ class _Running(Operator):
 class RunningChanges(_Running):
     """Takes rows of parts; emits a row for each key that has changed."""
 
+    def columns_after(self, inputs: Mapping[str, pl.Schema]) -> pl.Schema | None:
+        parts = pl.DataFrame(schema=inputs[""])
+        keys = parts.select(pl.exclude(self.aggregates.part_names)).columns
+        merged = self.aggregates.merged(parts, keys)
+        return self.running_after(merged, keys)
+
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         parts = columns_of(batch, ctx.operator)
         keys = parts.select(pl.exclude(self.aggregates.part_names))
@@ -344,6 +361,19 @@ class RunningChanges(_Running):
 
 class OfRecords(_Running):
     """Takes records, not rows of parts."""
+
+    def columns_used(self, side: str) -> Sequence[Any]:
+        return [column for one in self.aggregates.named.values() for column in one.columns_used]
+
+    def columns_after(self, inputs: Mapping[str, pl.Schema]) -> pl.Schema | None:
+        frame = pl.DataFrame(schema=inputs[""])
+        running = frame.with_columns(
+            expression.alias(column)
+            for name, one in self.aggregates.named.items()
+            if isinstance(one, Simple)
+            for column, expression in one.running(name, frame).items()
+        )
+        return self.running_after(running, frame.columns)
 
     def owned(self, keys: pl.DataFrame, place: Place) -> list[bool]:
         keying = place.keying[""]

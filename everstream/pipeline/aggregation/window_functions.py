@@ -4,6 +4,7 @@ They work on the rows of a window in order of event time, and give a value for e
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import polars as pl
@@ -17,6 +18,11 @@ _METHODS = ("ordinal", "min", "max", "dense", "average")
 
 class WindowFunction(ABC):
     """A value for each row of a window."""
+
+    @property
+    def columns_used(self) -> Sequence[Any]:
+        """The columns that it takes: names and expressions."""
+        return [self.column] if hasattr(self, "column") else []
 
     @abstractmethod
     def added(self, name: str, rows: pl.DataFrame, keys: list[pl.Expr]) -> pl.DataFrame:
@@ -45,6 +51,10 @@ class Shifted(WindowFunction):
 class Cumulative(WindowFunction):
     def __init__(self, aggregate: Simple) -> None:
         self.aggregate = aggregate
+
+    @property
+    def columns_used(self) -> Sequence[Any]:
+        return self.aggregate.columns_used
 
     def added(self, name: str, rows: pl.DataFrame, keys: list[pl.Expr]) -> pl.DataFrame:
         parts = self.aggregate.running(name, rows)

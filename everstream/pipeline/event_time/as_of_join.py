@@ -6,7 +6,7 @@ versions that it can see are there. Of the versions before the watermark only th
 still needed: no record that is on time can ask for an older one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -47,6 +47,10 @@ class AsOfJoin(TimeJoin):
     ) -> None:
         super().__init__(keys, times, outer)
         self.delete = pl.col(delete) if isinstance(delete, str) else delete
+
+    def columns_used(self, side: str) -> Sequence[Any]:
+        deleted = [] if self.delete is None or side == LEFT else [self.delete]
+        return [*super().columns_used(side), *deleted]
 
     def describe_state(self) -> dict[str, Any]:
         return self.describe_join(operator="as_of_join")

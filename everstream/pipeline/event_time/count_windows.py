@@ -5,6 +5,7 @@ that no window cuts in two, and a window is the sum of its panes. What is kept a
 each key, in pages of an array, and the parts of panes that belong to a window which is not full yet.
 """
 
+from collections.abc import Sequence
 from math import gcd
 from typing import Any
 
@@ -44,6 +45,9 @@ class CountWindows(OfRecords):
     def describe_state(self) -> dict[str, Any]:
         named = self.aggregates.describe()
         return {"operator": "count_window", "window": self.window.describe(), "columns": named}
+
+    def columns_used(self, side: str) -> Sequence[Any]:
+        return [column for one in self.aggregates.named.values() for column in one.columns_used]
 
     def on_start(self, ctx: Context) -> None:
         self._open(ctx.state)

@@ -21,7 +21,16 @@ from everstream.errors import UserError
 from everstream.pipeline.aggregation.chunks import TIME, Chunks, kept_in, redistribute_chunks
 from everstream.pipeline.aggregation.local_parts import LATE
 from everstream.pipeline.batch import Batch, columns_of
-from everstream.pipeline.event_time.outer import INNER, LEFT, RIGHT, How, Outer, Types, outer
+from everstream.pipeline.event_time.outer import (
+    INNER,
+    LEFT,
+    RIGHT,
+    How,
+    Outer,
+    Types,
+    outer,
+    renamed,
+)
 from everstream.pipeline.event_time.window_aggregates import matched
 from everstream.pipeline.graph import Broadcast, ByKey, Edge, Kind, OnDemand, Routing
 from everstream.pipeline.keyed_state.spreading import CONTEXT_STATE, Entries, Place, merged
@@ -61,6 +70,20 @@ class TimeJoin(Operator, ABC):
     def names(self) -> dict[str, str]:
         """The names under which rows are kept, and the side that each belongs to."""
         return {LEFT: LEFT, RIGHT: RIGHT}
+
+    def columns_used(self, side: str) -> Sequence[Any]:
+        return [*self.keys[side], self.times[side].what]
+
+    def columns_after(self, inputs: Mapping[str, pl.Schema]) -> Mapping[str, Any] | None:
+        known = {**inputs, **self.outer.schemas}
+        if LEFT not in known or RIGHT not in known:
+            return None
+        left, right = known[LEFT], known[RIGHT]
+        pairs = zip(self.keys[LEFT], self.keys[RIGHT], strict=True)
+        if any(left[one] != right[other] for one, other in pairs):
+            return None  # the values decide in which type the keys are compared
+        others = {n: k for n, k in right.items() if n not in self.keys[RIGHT]}
+        return {**left, **{renamed(name, left): kind for name, kind in others.items()}}
 
     def on_start(self, ctx: Context) -> None:
         self.sides = {side: Chunks(ctx.state, side, owner=ctx.operator) for side in (LEFT, RIGHT)}
@@ -229,12 +252,15 @@ def attach_join(
     broadcast: every shard gets all rows of the right side, and those of the left side go anywhere.
     """
     pipeline = left.pipeline
+    graph = pipeline.graph
     node = left._leaving([])._attach(base, Kind.OPERATOR, operator, options)
+    before = len(graph.edges)
     for side, stream in ((LEFT, left), (RIGHT, right)):
         names = operator.keys[side]
         routing: Routing = ByKey(Keying(names[0] if len(names) == 1 else pl.struct(names)))
         if broadcast:
             routing = Broadcast() if side == RIGHT else OnDemand()
         for sender, output in stream._origins:
-            pipeline.graph.edges.append(Edge(sender, node.name, routing, output, side))
+            graph.edges.append(Edge(sender, node.name, routing, output, side))
+    left._check_columns(node, before)
     return left._leaving([(node.name, OUT)])

@@ -39,6 +39,8 @@ _RULE = "rule"
 _FRESH = "fresh"
 """The keys that have changed since the last early results, by pane."""
 TOUCHED = "__touched"
+_OWN_TIMES = pl.Datetime("us", "UTC")
+"""The type of the times of windows of processing time."""
 
 
 class _Aggregating(Operator):
@@ -57,6 +59,11 @@ class _Aggregating(Operator):
 
     def goes_on_from(self, before: dict[str, Any] | None) -> None:
         self.before = before
+
+    def columns_after(self, inputs: Mapping[str, pl.Schema]) -> Mapping[str, Any] | None:
+        parts = pl.DataFrame(schema=inputs[""])
+        merged = self.aggregates.merged(parts, [*self.keys_of(parts), PANE])
+        return self.results(merged, pl.col(PANE), pl.lit(ON_TIME)).schema
 
     def rule_before(self, ctx: Context, now: str) -> str:
         """The rule under which the state was kept; from here on it is the present one."""
@@ -185,6 +192,15 @@ class PaneAggregates(_Aggregating):
         if self.emission.allowed_us:
             self._emit_again(parts, panes, ctx)
 
+    def rules_in(self, store: StateBackend[Any, Any]) -> list[tuple[PanedWindow, Chunks]]:
+        """How the windows in a store are made, and what is kept for them: the present rule first."""
+        return [(self.window, Chunks(store, _PANES, self._compacted)), *self._earlier(store)]
+
+    def open_windows(self, window: PanedWindow, panes: Chunks, fired: int) -> pl.DataFrame | None:
+        """The results so far of windows that have not ended."""
+        starts = {start for pane in panes.groups for start in window.starts(pane, fired)}
+        return self._window_results(window, panes, sorted(starts), ON_TIME) if starts else None
+
     def on_watermark(self, watermark: int, ctx: Context) -> None:
         allowed_us = self.emission.allowed_us
         boundary = self.window.open_from(watermark)
@@ -287,6 +303,10 @@ class ProcessingTimeAggregates(PaneAggregates):
     def describe_state(self) -> dict[str, Any]:
         return {**super().describe_state(), "time": "processing time"}
 
+    def columns_after(self, inputs: Mapping[str, pl.Schema]) -> Mapping[str, Any] | None:
+        dated = pl.Schema({**inputs[""], PANE: _OWN_TIMES})
+        return super().columns_after({"": dated})
+
     def on_start(self, ctx: Context) -> None:
         super().on_start(ctx)
         self._ask_to_wake(ctx)
@@ -296,7 +316,7 @@ class ProcessingTimeAggregates(PaneAggregates):
         now = max(int(ctx.now_s * 1e6), self.fired)
         pane = pl.lit(self.window.panes_of(pl.Series([now]))[0], pl.Int64)
         parts = columns_of(batch, ctx.operator)
-        dated = parts.with_columns(pane.cast(pl.Datetime("us", "UTC")).alias(PANE))
+        dated = parts.with_columns(pane.cast(_OWN_TIMES).alias(PANE))
         self.add(dated.select(*self.keys_of(dated), PANE, *self.aggregates.part_names), ctx)
         self._ask_to_wake(ctx)
 
@@ -378,6 +398,10 @@ class SessionAggregates(_Aggregating):
         gap = span(self.gap_us, done.get_column(LAST).dtype)
         if not done.is_empty():
             ctx.emit_batch(self.results(done, pl.col(LAST) + gap, pl.lit(ON_TIME)))
+
+    def sessions_in(self, parts: pl.DataFrame) -> pl.DataFrame:
+        """The sessions so far, from rows of stretches."""
+        return self._joined(parts, self.keys_of(parts))
 
     def _keep(self, parts: pl.DataFrame) -> None:
         if not parts.is_empty():

@@ -56,6 +56,16 @@ class WindowJoin(TimeJoin):
             late += self._fired(sides, fired, now, own.get(ZONE), place.operator)
         return {CONTEXT_STATE: mine | overdue_in(late, kept)}
 
+    def columns_after(self, inputs: Mapping[str, pl.Schema]) -> Mapping[str, Any] | None:
+        pairs = super().columns_after(inputs)
+        time = self.times[LEFT]
+        if pairs is None or not isinstance(time.what, str | pl.Expr):
+            return None
+        left = pl.DataFrame(schema={**inputs, **self.outer.schemas}[LEFT])
+        kind = time.read(left, "window_join").dtype
+        zone = (kind.time_zone or "") if isinstance(kind, pl.Datetime) else None
+        return self._dated(pl.DataFrame(schema=pairs), 0, zone).schema
+
     def passed(self, side: str, watermark: int) -> int:
         passed: int = self.window.open_from(watermark)
         return passed

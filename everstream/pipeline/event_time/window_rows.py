@@ -1,6 +1,6 @@
 """Windows that keep their rows: each comes out when the window ends, with values that depend on the others."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -46,6 +46,18 @@ class WindowRows(Operator):
         self.functions = dict(functions)
         # Rows leave with their own times when their window ends.
         self.watermark_delay_us = window.longest_us
+
+    def columns_used(self, side: str) -> Sequence[Any]:
+        functions = [one for given in self.functions.values() for one in given.columns_used]
+        return [*self.keys, self.time.what, *functions]
+
+    def columns_after(self, inputs: Mapping[str, pl.Schema]) -> pl.Schema | None:
+        if not isinstance(self.time.what, str | pl.Expr):
+            return None
+        frame = pl.DataFrame(schema=inputs[""])
+        given = self.time.read(frame, "window_rows")
+        times = self.time.microseconds(given)
+        return self._results(frame.with_columns(times.alias(TIME), given.alias(_GIVEN)), 0).schema
 
     def describe_state(self) -> dict[str, Any]:
         return {"operator": "window_rows", "window": self.window.describe()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -11,7 +12,8 @@ from everstream.errors import UserError
 from everstream.pipeline.graph import Edge, Kind, Node, OnDemand, Routing
 from everstream.pipeline.keyed_state.backend_choice import checked_state
 from everstream.pipeline.operator import OUT, Operator, StateKind
-from everstream.pipeline.operators.schemas import check_columns_of, known_schema
+from everstream.pipeline.operators.models import OnInstances, OnInstancesAsync, annotated_models
+from everstream.pipeline.operators.schemas import check_columns_of, known_model, known_schema
 from everstream.pipeline.rejects import OnError, checked
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.types import T
@@ -57,6 +59,17 @@ class StreamBase(Generic[T]):
         """
         return known_schema(self.pipeline.graph, self._origins)
 
+    def _on_rows(self, function: Any) -> Any:
+        """A function of one record; on typed rows, it gets instances."""
+        if not callable(function) or isinstance(function, pl.Expr):
+            return function
+        model = annotated_models(function)[0] or known_model(self.pipeline.graph, self._origins)
+        if model is None:
+            return function
+        called = getattr(type(function), "__call__", None)  # noqa: B004
+        waits = any(map(inspect.iscoroutinefunction, (function, called)))
+        return (OnInstancesAsync if waits else OnInstances)(model, function)
+
     def _then(
         self, base: str, operator: Operator, options: Options, ordered: bool = False
     ) -> Stream[Any]:
@@ -79,15 +92,26 @@ class StreamBase(Generic[T]):
         node.state = checked_state(options.state, f"{base}()")
         node.part_of = options.part_of
         graph = self.pipeline.graph
-        edges = [Edge(sender, node.name, self._routing, output) for sender, output in self._origins]
-        graph.edges += edges
+        if isinstance(what, Operator):
+            function = getattr(what, "function", None) or getattr(what, "predicate", None)
+            own = annotated_models(function)[0] if callable(function) else None
+            node.model = own or known_model(graph, self._origins)
+        before = len(graph.edges)
+        graph.edges += (
+            Edge(sender, node.name, self._routing, output) for sender, output in self._origins
+        )
+        self._check_columns(node, before)
+        return node
+
+    def _check_columns(self, node: Node, before: int) -> None:
+        """Checks the columns that a new operator uses; without it, the graph had `before` edges."""
+        graph = self.pipeline.graph
         try:
             check_columns_of(graph, node)
         except UserError:  # as in a notebook, where the next try follows
-            graph.edges = graph.edges[: -len(edges)]
+            del graph.edges[before:]
             del graph.nodes[node.name]
             raise
-        return node
 
 
 def function_for(where: str, function: Any) -> Any:

@@ -14,7 +14,7 @@ from everstream.pipeline.keys import Keying, key_selector
 from everstream.pipeline.methods.base import Options, StreamBase, predicate_for
 from everstream.pipeline.operators import builtin
 from everstream.pipeline.rejects import OnError
-from everstream.pipeline.routes import Route, Router, checked_route
+from everstream.pipeline.routes import Route, Router, checked_route, takes_records
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.types import Column, Key, T, U
 
@@ -43,7 +43,7 @@ class FlowMethods(StreamBase[T]):
         """
         from everstream.pipeline.methods.keyed import KeyedStream
 
-        routing = ByKey(Keying(key_selector(key, more)))
+        routing = ByKey(Keying(key_selector(self._on_rows(key), more)))
         return KeyedStream(self.pipeline, self._origins, routing)
 
     def route(self, to: Route) -> Stream[T]:
@@ -64,7 +64,11 @@ class FlowMethods(StreamBase[T]):
         >>> sorted(routed.process(Where(), shards=2).collect().run().collected())
         [(0, 0), (1, 0), (2, 1), (3, 1)]
         """
-        return self._leaving(self._origins, ByRoute(Router(checked_route(to))))
+        route = checked_route(to)
+        typed: Any = self._on_rows(route)
+        if typed is not route and takes_records(route):
+            route = lambda record, shards: typed(record, shards)  # noqa: E731
+        return self._leaving(self._origins, ByRoute(Router(route)))
 
     def broadcast(self) -> Stream[T]:
         """Send every record to every shard of the next operator.
@@ -165,6 +169,8 @@ class FlowMethods(StreamBase[T]):
                 )
             routing = graph.inputs(target)[0].routing
             graph.edges.append(Edge(sender, target, routing, output, feedback=True))
+        for node in graph.nodes.values():
+            node.schemas.clear()  # what comes back may have other columns
         return self
 
     def side_output(self, name: str) -> Stream:

@@ -18,6 +18,7 @@ from everstream.pipeline.operator import Operator, StateKind, expires_by_event_t
 from everstream.pipeline.operators import builtin
 from everstream.pipeline.operators.batching import Batches
 from everstream.pipeline.operators.forms import Form
+from everstream.pipeline.operators.models import is_model, row_type
 from everstream.pipeline.rejects import OnError
 from everstream.pipeline.times import TimeOf, Unit
 from everstream.pipeline.types import Row, T, U, Value, Values
@@ -83,6 +84,37 @@ class RecordMethods(StreamBase[T]):
         """
         operator = builtin.Filter(predicate_for("filter", predicate))
         return self._then("filter", operator, Options(name, shards, on_error))
+
+    def as_rows(
+        self,
+        model: type[U],
+        *,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+    ) -> Stream[U]:
+        """Bring records into the columns of a model: a dataclass, a pydantic model or a msgspec Struct.
+
+        Records are rows, dicts or instances of the model. Functions after it get instances; column
+        operators, windows and sinks see columns with the model's types. A record that does not fit is
+        an error, or goes where `on_error` sends it. Columns that the model does not have are left out.
+
+        >>> @dataclass
+        ... class Order:
+        ...     item: str
+        ...     cents: int
+        >>> orders = es.Pipeline("typed").source(es.FromList([{"item": "pear", "cents": 30}]))
+        >>> dear = orders.as_rows(Order).filter(lambda order: order.cents > 20)
+        >>> dear.with_columns(euros=pl.col("cents") / 100).collect().run().collected()
+        [{'item': 'pear', 'cents': 30, 'euros': 0.3}]
+        """
+        if not is_model(model):
+            raise UserError(
+                f"as_rows takes a dataclass, a pydantic model or a msgspec Struct, not {model!r}."
+            )
+        return self._then(
+            "as_rows", builtin.AsRows(row_type(model)), Options(name, shards, on_error)
+        )
 
     @overload
     def map_batches(
@@ -219,7 +251,7 @@ class RecordMethods(StreamBase[T]):
         options = CallOptions.of(
             concurrency, timeout, retries, backoff, rate, ordered, replay, cache
         )
-        operator = MapAsync(function_for("map_async", function), options)
+        operator = MapAsync(self._on_rows(function_for("map_async", function)), options)
         asked: StreamBase[T] = self
         if replay == "logged" and isinstance(self._routing, Broadcast | ByRoute):
             raise UserError(

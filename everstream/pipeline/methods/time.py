@@ -102,7 +102,7 @@ class TimeMethods(StreamBase[T]):
         drift_us = None if max_drift is None else microseconds(max_drift)
         if drift_us is not None and drift_us <= 0:
             raise UserError(f"max_drift={max_drift!r}: give a time greater than 0.")
-        operator = EventTime(TimeOf(time, unit), late_us, idle_s, drift_us)
+        operator = EventTime(TimeOf(self._on_rows(time), unit), late_us, idle_s, drift_us)
         return self._then("event_time", operator, Options(name, on_error=on_error))
 
     def window(
@@ -157,7 +157,7 @@ class TimeMethods(StreamBase[T]):
                     "windows of processing time are tumbling, sliding or calendar windows."
                 )
             return WindowedStream(self, window, None, emission)
-        event_time = TimeOf(at, unit) if at is not None else self._time()
+        event_time = TimeOf(self._on_rows(at), unit) if at is not None else self._time()
         if isinstance(window, Sliding) and not (
             event_time.fits(window.pane_us) and event_time.fits(window.offset_us)
         ):

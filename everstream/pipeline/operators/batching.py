@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everstream.errors import UserError
-from everstream.pipeline.batch import Batch, records_of
+from everstream.pipeline.batch import Batch
 from everstream.pipeline.checkpointing import seconds
 from everstream.pipeline.keyed_state.spreading import CONTEXT_STATE, Entries, Place, merged
 from everstream.pipeline.operator import Context, Operator
@@ -75,7 +75,7 @@ class Batches(Operator):
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         if not self._pending:
             self._since_s = ctx.now_s
-        self._pending += records_of(batch)
+        self._pending += ctx.reading(batch)
         self._born.append((ctx.moment.born_s, len(batch)))
         self._emit_full(ctx)
         self._wait(ctx)

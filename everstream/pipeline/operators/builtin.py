@@ -4,17 +4,19 @@ Column operators run one Polars expression on the whole batch. Those that take a
 loop over the batch inside one call, so that the engine around them does nothing per record.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import polars as pl
 
-from everstream.pipeline.batch import Batch, columns_of, where
+from everstream.pipeline.batch import Batch, columns_of, taken, where
 from everstream.pipeline.event_time.lateness import RecordWatermarks
 from everstream.pipeline.keyed_state.spreading import Spread
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.operators.forms import Form, as_batch_of, form_for, in_form
+from everstream.pipeline.operators.models import Model, RowType, annotated_models
 from everstream.pipeline.operators.purity import all_plain, is_plain
+from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.times import TimeOf
 
 Predicate: TypeAlias = Callable[[Any], object] | pl.Expr
@@ -28,10 +30,15 @@ class Map(Operator):
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function = function
+        self.returns = annotated_models(function)[1]
+
+    def columns_after(self, inputs: Mapping[str, pl.Schema]) -> pl.Schema | None:
+        return None if self.returns is None else self.returns.schema
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         function = self.function
-        ctx.emit_rows([function(record) for record in ctx.reading(batch)])
+        made = [function(record) for record in ctx.reading(batch)]
+        ctx.emit_rows(typed(made, self.returns, ctx))
 
 
 class FlatMap(Operator):
@@ -41,10 +48,59 @@ class FlatMap(Operator):
 
     def __init__(self, function: Callable[[Any], Iterable[Any]]) -> None:
         self.function = function
+        self.returns = annotated_models(function)[1]
+
+    def columns_after(self, inputs: Mapping[str, pl.Schema]) -> pl.Schema | None:
+        return None if self.returns is None else self.returns.schema
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         function = self.function
-        ctx.emit_batch([out for record in ctx.reading(batch) for out in function(record)])
+        made = [out for record in ctx.reading(batch) for out in function(record)]
+        ctx.emit_batch(typed(made, self.returns, ctx))
+
+
+def typed(made: list[Any], returns: Model | None, ctx: Context) -> Batch:
+    """What a function returned for typed rows, as columns if these are known."""
+    if returns is None or ctx.model is None or not made:
+        return made
+    frame, wrong = returns.rows(made)
+    if wrong:
+        raise returns.problem(made, wrong)
+    return frame
+
+
+class AsRows(Operator):
+    """Brings records into the columns of a model."""
+
+    repeatable = True
+    pure = True
+    keeps_rows = True
+
+    def __init__(self, declared: RowType) -> None:
+        self.declared = declared
+        self.emits = declared.schema
+
+    def columns_used(self, side: str) -> Sequence[Any]:
+        return [
+            field.name
+            for field in self.declared.fields
+            if not field.nullable and field.default is None
+        ]
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        frame, wrong = self.declared.rows(batch)
+        if not wrong:
+            ctx.emit_rows(frame)
+            return
+        for row in wrong:
+            (record,) = taken(batch, [row])
+            problem = self.declared.problem(batch, {row: wrong[row]})
+            if not ctx.tolerates(problem):
+                ctx.show(record)
+                raise problem
+            ctx.leave_out(Rejected(record, str(problem)))
+        kept = pl.Series([row not in wrong for row in range(frame.height)], dtype=pl.Boolean)
+        ctx.emit_rows(frame.filter(kept), kept)
 
 
 class Filter(Operator):
@@ -56,6 +112,12 @@ class Filter(Operator):
     def __init__(self, predicate: Predicate) -> None:
         self.predicate = predicate
         self.pure = is_plain(predicate)
+
+    def columns_used(self, side: str) -> Sequence[Any]:
+        return [self.predicate]
+
+    def columns_after(self, inputs: Mapping[str, pl.Schema]) -> pl.Schema:
+        return inputs[""]
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         if ctx.judged is None:
@@ -74,6 +136,9 @@ class Branch(Operator):
     def __init__(self, predicates: Sequence[Predicate]) -> None:
         self.predicates = list(predicates)
         self.pure = all_plain(predicates)
+
+    def columns_used(self, side: str) -> Sequence[Any]:
+        return self.predicates
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         rest = batch
@@ -112,6 +177,9 @@ class _Expressions(Operator):
         self.expressions = list(expressions)
         self.named = named
         self.pure = all_plain([*expressions, *named.values()])
+
+    def columns_used(self, side: str) -> Sequence[Any]:
+        return [*self.expressions, *self.named.values()]
 
 
 class WithColumns(_Expressions):
@@ -236,6 +304,12 @@ class EventTime(Operator):
         self.lateness_us = lateness_us
         self.idle_after_s = idle_after_s
         self.max_drift_us = max_drift_us
+
+    def columns_used(self, side: str) -> Sequence[Any]:
+        return [self.time.what]
+
+    def columns_after(self, inputs: Mapping[str, pl.Schema]) -> pl.Schema:
+        return inputs[""]
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         times = self.time.read(batch, ctx.operator)

@@ -5,7 +5,7 @@ checkpoint holds those that are new and a group is dropped as one. A table in me
 tells for each key until when its records are dropped.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,12 @@ class Deduplicate(Operator):
         self.within_us = within_us
         self.time = time
         self.before: dict[str, Any] | None = None
+
+    def columns_used(self, side: str) -> Sequence[Any]:
+        return self.names
+
+    def columns_after(self, inputs: Mapping[str, pl.Schema]) -> pl.Schema:
+        return inputs[""]
 
     def describe_state(self) -> dict[str, Any]:
         time = "none" if self.within_us is None else "processing" if self.time is None else "event"

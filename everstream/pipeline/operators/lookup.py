@@ -61,6 +61,12 @@ class Lookup(Operator):
         kept = kept_in(parts).values()
         return {CONTEXT_STATE: redistribute_chunks(kept, _ANSWERS, partial(place.owns_rows))}
 
+    def columns_used(self, side: str) -> Sequence[Any]:
+        return self.names
+
+    def columns_after(self, inputs: Mapping[str, pl.Schema]) -> Mapping[str, Any]:
+        return {**inputs[""], **self.schema}
+
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         frame = columns_of(batch, ctx.operator)
         for name in self.names:

@@ -136,6 +136,20 @@ def is_plain(expression: Any) -> bool:
     return isinstance(expression, str | int | float | bool | None)
 
 
+_CALLS = ("AnonymousFunction", "AnonymousAgg", "MapFieldNames", '"RenameAlias":{"function":{"Map"')
+
+
+def calls_functions(expression: Any) -> bool:
+    """Whether an expression may call a Python function of the user."""
+    if not isinstance(expression, pl.Expr):
+        return False
+    try:
+        text = expression.meta.serialize(format="json")
+    except (Exception, pl.exceptions.PanicException):
+        return True  # it contains an object of the user
+    return any(call in text for call in _CALLS)
+
+
 def all_plain(expressions: Iterable[Any]) -> bool:
     return all(is_plain(expression) for expression in expressions)
 
