@@ -248,6 +248,7 @@ class ChainStages:
         saved = self.state.has(name, TIMERS_STATE)
         timers = Timers(ctx, partial(self.state.keystore, name, TIMERS_STATE), saved=saved)
         timers.can_fire = type(operator).on_timer is not Operator.on_timer
+        timers.tolerant = ctx.on_error != "fail" or type(operator).on_error is not Operator.on_error
         if not timers.can_fire and (pending := timers.pending()):
             raise UserError(
                 f"operator '{ctx.operator}' has {len(pending)} timers in its checkpoint, but no "

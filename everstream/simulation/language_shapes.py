@@ -21,7 +21,7 @@ from everstream.pipeline.event_time.windows import (
     Sliding,
     Tumbling,
 )
-from everstream.pipeline.operator import Context, Keyed, Operator
+from everstream.pipeline.operator import Context, Keyed, Operator, StateKind
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.simulation.outside import OutsideSink
 from everstream.simulation.shapes import Shape
@@ -254,7 +254,8 @@ def by_calendar(chance: random.Random) -> Shape:
     def build(pipeline: Pipeline, world: int) -> None:
         numbers = pipeline.source(Range(n, column="t", batch=batch), name="numbers", shards=2)
         hour = pl.col("t") * hours
-        dated = numbers.with_columns(k=pl.col("t") % keys, at=begin + pl.duration(hours=hour))
+        at = begin + pl.duration(hours=hour)
+        dated = numbers.with_columns(k=pl.col("t") % keys, at=at, name="row")
         known = dated.event_time("at", lateness=f"{hours * 60}h", name="time")
         days: PanedWindow = Calendar("1 day", timezone="Europe/Berlin")
         window = days if local_days else Tumbling("1d", offset="6h")
@@ -275,7 +276,8 @@ def by_calendar(chance: random.Random) -> Shape:
             found.setdefault((t % keys, *day_of(begin + timedelta(hours=t * hours))), []).append(t)
         return {"out": [(*window, len(times), sum(times)) for window, times in found.items()]}
 
-    return Shape("by-calendar", workers, build, expected)
+    fixed = frozenset({"numbers", "row", "time", "count-local"})
+    return Shape("by-calendar", workers, build, expected, fixed=fixed)
 
 
 class LastResults(Operator):
@@ -371,6 +373,52 @@ def corrected(chance: random.Random) -> Shape:
     return Shape("corrected", workers, build, expected, fixed=fixed)
 
 
+class Due(Operator):
+    """Timers that are moved, cancelled and due together; those that fire look at no others."""
+
+    fired = Keyed[int](init=int)
+
+    def process(self, record: Any, ctx: Context) -> None:
+        t = record["t"]
+        for name in ("kept", "moved", "cancelled"):
+            ctx.timers.set(t // 16 * 16 + 24, f"{name} {t}")
+        ctx.timers.set(t // 8 * 8 + 40, f"moved {t}")
+        ctx.timers.set(t // 16 * 16 + 24, f"moved {t}" if t % 2 else f"kept {t}")
+        ctx.timers.cancel(f"cancelled {t}")
+
+    def on_timer(self, key: int, name: str, at: int, ctx: Context) -> None:
+        self.fired[key] += 1
+        ctx.emit((key, name, at))
+
+    def on_end(self, ctx: Context) -> None:
+        for key, fired in self.fired.items():
+            ctx.emit((key, "all", fired))
+
+
+def rung(chance: random.Random) -> Shape:
+    """Many timers that are due together, in memory or on disk: each fires once, at its last time."""
+    n, keys, batch = chance.randint(20, 160), chance.randint(1, 12), chance.randint(1, 30)
+    shards, workers = chance.randint(1, 3), chance.randint(1, 4)
+    state: StateKind = chance.choice(("memory", "disk"))
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = timed(pipeline, "numbers", n, batch, 2, keys).key_by("k")
+        due = numbers.process(Due(), name="due", shards=shards, state=state)
+        due.sink(OutsideSink(world), name="out")
+
+    def expected() -> dict[str, list[Any]]:
+        out: list[Any] = []
+        for t in range(n):
+            early, late = t // 16 * 16 + 24, t // 8 * 8 + 40
+            out += [(t * 7 % keys, f"kept {t}", early)]
+            out += [(t * 7 % keys, f"moved {t}", early if t % 2 else late)]
+        for key in {t * 7 % keys for t in range(n)}:
+            out.append((key, "all", 2 * sum(t * 7 % keys == key for t in range(n))))
+        return {"out": out}
+
+    return Shape("rung", workers, build, expected)
+
+
 LANGUAGE_SHAPES = (
     outer_joined,
     versioned,
@@ -380,4 +428,5 @@ LANGUAGE_SHAPES = (
     counted_off,
     by_calendar,
     corrected,
+    rung,
 )

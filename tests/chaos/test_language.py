@@ -79,6 +79,26 @@ def by_calendar(pipeline: es.Pipeline) -> es.Stream:
     return days.aggregate(n=es.count(), total=es.sum("t"), name="work", shards=2)
 
 
+class Alarm(es.Operator):
+    """Emits each record 100 ms after it, and each key once at the end."""
+
+    def process(self, record: Any, ctx: es.Context) -> None:
+        ctx.timers.set((record["t"] + 100) * 1_000, name=str(record["t"]))
+        ctx.timers.set(9_000_000, name="all")
+
+    def on_timer(self, key: int, name: str, at: int, ctx: es.Context) -> None:
+        ctx.emit_batch(pl.DataFrame([(key, name, at)], orient="row"))
+
+
+def alarms(pipeline: es.Pipeline) -> es.Stream:
+    return timed(pipeline, "left", numbers).key_by("k").process(Alarm(), name="work", shards=2)
+
+
+def alarms_on_disk(pipeline: es.Pipeline) -> es.Stream:
+    keyed = timed(pipeline, "left", numbers).key_by("k")
+    return keyed.process(Alarm(), name="work", shards=2, state="disk")
+
+
 class Corrections(es.Operator):
     """What the last result of each session says."""
 
@@ -169,6 +189,12 @@ def expected_counted() -> Counter[Any]:
     return out
 
 
+def expected_alarms() -> Counter[Any]:
+    out: Counter[Any] = Counter((k, str(t), (t + 100) * 1_000) for t, k in rows(numbers))
+    out.update((k, "all", 9_000_000) for k in range(KEYS))
+    return out
+
+
 def expected_by_calendar() -> Counter[Any]:
     found: dict[Any, list[int]] = {}
     for t, k in rows(numbers):
@@ -202,6 +228,8 @@ CASES = {
     "ranked": (ranked, expected_ranked),
     "counted": (counted, expected_counted),
     "by_calendar": (by_calendar, expected_by_calendar),
+    "alarms": (alarms, expected_alarms),
+    "alarms_on_disk": (alarms_on_disk, expected_alarms),
     "sessions": (sessions, expected_sessions),
 }
 

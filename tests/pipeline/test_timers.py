@@ -120,6 +120,47 @@ def test_a_crash_neither_loses_a_timer_nor_fires_it_twice() -> None:
         assert op.timers() == []
 
 
+def keyed_bell(shards: int, state: Any) -> es.Pipeline:
+    pipeline = es.Pipeline("bells")
+    rows = pipeline.source(es.FromList([]), name="rows").event_time(lambda r: 0, unit="us")
+    rung = rows.key_by(lambda r: r[0]).process(Bell(), name="bell", state=state, shards=shards)
+    rung.sink(es.Collect(), name="out")
+    return pipeline
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("disk", "disk"), ("memory", "disk"), ("disk", "memory")]
+)
+def test_timers_are_kept_on_disk_through_crashes_and_changes_of_shards(
+    before: Any, after: Any
+) -> None:
+    with testing.harness(keyed_bell(2, before)) as h:
+        h.push("rows", [(key, "set", str(at), at) for key in "abcdef" for at in range(1, 40)])
+        h.push("rows", [(key, "set", "7", 25) for key in "abc"])
+        h.push("rows", [(key, "cancel", "8") for key in "def"])
+        h.checkpoint()
+        h.watermark("rows", 10)
+        h.crash("bell:0")
+        h.watermark("rows", 20)
+        h.checkpoint()
+        h.restart(keyed_bell(3, after))
+        h.watermark("rows", 30)
+        h.checkpoint()
+        h.crash("bell:1")
+        h.watermark("rows", 50)
+        assert h.timers("bell") == []
+        h.end()
+        moved = {(key, "7"): 25 for key in "abc"}
+        expected = [
+            (key, str(at), moved.get((key, str(at)), at))
+            for key in "abcdef"
+            for at in range(1, 40)
+            if key in "abc" or at != 8
+        ]
+        fired = [row for row in h.output("out") if row[0] != "cancelled"]
+        assert sorted(fired) == sorted(expected)
+
+
 def test_timers_of_processing_time_fire_after_a_crash_too_and_are_dropped_at_the_end() -> None:
     with bell(start=1000.0) as op:
         op.push([("ada", "after", "soon", "10s"), ("bob", "after", "later", "1h")])

@@ -90,6 +90,11 @@ class History:
         self.real[store].delete(key)
         self.model[store].pop(key, None)
 
+    def take_out(self, chance: Random) -> None:
+        store, keys = chance.choice(STORES), chance.sample(KEYS, chance.randint(1, len(KEYS)))
+        expected = [self.model[store].pop(key, None) for key in keys]
+        assert self.real[store].take_out(keys) == expected
+
     def clear(self, chance: Random) -> None:
         store = chance.choice(STORES)
         self.real[store].clear()
@@ -242,6 +247,7 @@ class History:
 HOW_OFTEN = {
     History.put: 6,
     History.delete: 3,
+    History.take_out: 1,
     History.change_in_place: 6,
     History.change_through_entries: 2,
     History.delete_through_entries: 1,

@@ -12,11 +12,16 @@ is pending in processing time is dropped.
 """
 
 import heapq
+from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count, islice
+from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
 
 from everstream.errors import UserError
 from everstream.pipeline.rejects import Rejected, describe
@@ -35,10 +40,6 @@ _AT_ONCE: Final = 8_192
 """Timers that fire before their output is passed on."""
 
 
-DueEntry: TypeAlias = tuple[int, int, Any]
-"""When it is due, a number that orders those due at the same time, and the item."""
-
-
 class Timer(NamedTuple):
     """A timer that fires, as an error report or a dead letter shows it."""
 
@@ -51,7 +52,8 @@ class DueTimes:
     """Items by the time at which they are due, to be taken out in order.
 
     Times are grouped into spans of about a second. A span is sorted when its turn comes, so adding
-    an item and taking one out cost the same however many wait.
+    an item and taking one out cost the same however many wait. Of those that are due at the same time, the
+    one that was added first comes first.
 
     >>> due = DueTimes()
     >>> for at in (30, 10, 20): due.add(at, f"at {at}")
@@ -62,82 +64,100 @@ class DueTimes:
     SPAN_BITS: Final = 20
 
     def __init__(self) -> None:
-        self._order = count()
-        self._spans: dict[int, list[DueEntry]] = {}
+        self._spans: dict[int, tuple[array[int], list[Any]]] = {}
         self._starts: list[int] = []
         """A heap of the spans that are not open yet."""
         self._open = -(2**63)
-        self._front: list[DueEntry] = []
-        """The open span, sorted, up to `_taken` of which is gone."""
+        self._front: tuple[list[int], list[Any]] = ([], [])
+        """The times and items of the open span, in order, up to `_taken` of which is gone."""
         self._taken = 0
-        self.added: list[DueEntry] = []
-        """A heap of what was added to the open span, or before it."""
+        self.added: list[tuple[int, int, Any]] = []
+        """A heap of what was added to the open span, or before it: time, a number, and the item."""
+        self._order = count()
+        self._put_back = 0
+        """The least number of what was put back."""
 
     def add(self, at: int, item: Any) -> None:
-        entry, span = (at, next(self._order), item), at >> self.SPAN_BITS
+        span = at >> self.SPAN_BITS
         if span <= self._open:
-            heapq.heappush(self.added, entry)
-        elif span in self._spans:
-            self._spans[span].append(entry)
-        else:
-            self._spans[span] = [entry]
+            heapq.heappush(self.added, (at, next(self._order), item))
+            return
+        waiting = self._spans.get(span)
+        if waiting is None:
+            waiting = self._spans[span] = (array("q"), [])
             heapq.heappush(self._starts, span)
+        waiting[0].append(at)
+        waiting[1].append(item)
 
     @property
     def next_at(self) -> int | None:
         """The earliest time of all; None if nothing waits."""
         if not self._ready():
             return None
-        fronts = [self._front[self._taken]] if self._taken < len(self._front) else []
-        return min([*fronts, *self.added[:1]])[0]
+        times = self._front[0][self._taken : self._taken + 1]
+        return min([*times, *(entry[0] for entry in self.added[:1])])
 
     def take(self, until: int, most: int) -> list[tuple[int, Any]]:
         """The next items that are due at this time, in order, at most so many."""
-        return [(at, item) for at, _, item in self.take_entries(until, most)]
+        return list(zip(*self.take_together(until, most), strict=True))
 
-    def take_entries(self, until: int, most: int) -> list[DueEntry]:
-        """The same, as they can be put back."""
-        taken: list[DueEntry] = []
-        while len(taken) < most and self._ready():
+    def take_together(self, until: int, most: int) -> tuple[list[int], list[Any]]:
+        """The same, as their times and the items."""
+        times: list[int] = []
+        items: list[Any] = []
+        while len(times) < most and self._ready():
             if self.added:
-                if not self._take_merged(until, most, taken):
+                if not self._take_merged(until, most, times, items):
                     break
                 continue
-            stop = min(len(self._front), self._taken + most - len(taken))
-            end = bisect_right(self._front, until, self._taken, stop, key=lambda entry: entry[0])
+            stop = min(len(self._front[0]), self._taken + most - len(times))
+            end = bisect_right(self._front[0], until, self._taken, stop)
             if end == self._taken:
                 break
-            taken += self._front[self._taken : end]
+            times += self._front[0][self._taken : end]
+            items += self._front[1][self._taken : end]
             self._taken = end
-        return taken
+        return times, items
 
-    def _take_merged(self, until: int, most: int, taken: list[DueEntry]) -> bool:
+    def _take_merged(self, until: int, most: int, times: list[int], items: list[Any]) -> bool:
         """Take from the open span and what was added to it, whichever is earlier; False if none is due."""
         front, added = self._front, self.added
-        while added and len(taken) < most:
-            if self._taken < len(front) and front[self._taken] < added[0]:
-                if front[self._taken][0] > until:
+        while added and len(times) < most:
+            # A negative number: it was taken before, and put back.
+            at, number, item = added[0]
+            if self._taken < len(front[0]) and (front[0][self._taken], 0) <= (at, number):
+                if front[0][self._taken] > until:
                     return False
-                taken.append(front[self._taken])
+                times.append(front[0][self._taken])
+                items.append(front[1][self._taken])
                 self._taken += 1
-            elif added[0][0] > until:
+            elif at > until:
                 return False
             else:
-                taken.append(heapq.heappop(added))
+                heapq.heappop(added)
+                times.append(at)
+                items.append(item)
         return True
 
-    def put_back(self, taken: Iterable[DueEntry]) -> None:
-        """Entries of the open span."""
-        for entry in taken:
-            heapq.heappush(self.added, entry)
+    def put_back(self, times: list[int], items: list[Any]) -> None:
+        """What was taken last, to be taken again before anything else that is due at the same times."""
+        self._put_back -= len(times)
+        for number, (at, item) in enumerate(zip(times, items, strict=True), self._put_back):
+            heapq.heappush(self.added, (at, number, item))
 
     def _ready(self) -> bool:
         """Open the next span if the open one is used up. Whether anything waits."""
-        if self._taken == len(self._front) and not self.added:
+        if self._taken == len(self._front[0]) and not self.added:
             if not self._starts:
                 return False
             self._open = heapq.heappop(self._starts)
-            self._front, self._taken = sorted(self._spans.pop(self._open)), 0
+            times, items = self._spans.pop(self._open)
+            order = np.argsort(np.frombuffer(times, np.int64), kind="stable")
+            self._front = (
+                np.frombuffer(times, np.int64)[order].tolist(),
+                list(map(items.__getitem__, order.tolist())),
+            )
+            self._taken = 0
         return True
 
 
@@ -172,15 +192,18 @@ class Timers:
         self._due: dict[str, DueTimes] = {kind: DueTimes() for kind in _KINDS}
         self._over: set[tuple[Hashable, str, str]] | None = None
         """Those that have fired since all input has ended."""
-        self._firing: tuple[list[DueEntry], list[int | None]] | None = None
-        """Timers that were taken out together, with their times; one after the other they fire."""
-        self._position = 0
-        """Which of them fires."""
+        self._firing: tuple[list[Any], list[int], Iterator[Any]] | None = None
+        """Timers that were taken out together, with their times; one after the other they fire. What the
+        iterator has not given yet has not fired."""
+        self._fired = 0
+        """How many of them had fired when one of them looked at timers."""
         self._interrupts = False
         """Whether a timer that fired has set or cancelled others: from then on each is taken out in its
         turn."""
         self.can_fire = True
         """Whether the operator has an `on_timer`."""
+        self.tolerant = False
+        """Whether an operator whose `on_timer` raises may continue."""
         if saved:
             self._restore()
 
@@ -231,47 +254,81 @@ class Timers:
             return
         if until == END_OF_TIME and self._over is None:
             self._over = set()
-        ctx, due, call, over = self._ctx, self._due[time], operator.on_timer, self._over
-        added, in_event_time = due.added, time == "event" and operator.time_of_state is not None
-        while taken := due.take_entries(until, _AT_ONCE):
-            values = entries = None
-            moved: dict[Any, None] = {}
+        ctx, due = self._ctx, self._due[time]
+        while (taken := due.take_together(until, _AT_ONCE))[0]:
             if self._interrupts:
-                entries = self._store.changing([one[2] for one in taken])
+                self._fire_one_by_one(operator, time, *taken)
             else:
-                values = self._store.take_out([one[2] for one in taken])
-                self._firing = (taken, values)
-            for number, (at, _, entry) in enumerate(taken):
-                if values is not None:
-                    if values[number] != at and not self._is_due(entry, at, values[number], moved):
-                        continue
-                    self._position = number
-                elif added and added[0][0] < at:  # an earlier one was set meanwhile
-                    due.put_back(taken[number:])
-                    break
-                else:
-                    assert entries is not None
-                    if entries.get(entry) != at:
-                        continue
-                    del entries[entry]
-                if over is not None:
-                    over.add(entry)
-                key, _, name = entry
-                ctx.key = key
-                if in_event_time:
-                    ctx.event_us = at
-                mark = ctx.mark()
-                try:
-                    call(key, name, at, ctx)
-                except Exception as error:
-                    self._fail(operator, Timer(key, name, at), mark, error)
-                if values is not None and self._firing is None:
-                    values, entries = None, self._store.changing([one[2] for one in taken[number:]])
-            self._firing = None
+                self._fire_together(operator, time, *taken)
             ctx.event_us = NO_WATERMARK
             yield
         if time == "processing":
             self._wake()
+
+    def _fire_together(
+        self, operator: "Operator", time: TimeKind, times: list[int], entries: list[Any]
+    ) -> None:
+        """Take them all out, and call `on_timer` for each, until one of these calls looks at timers."""
+        assert self._store is not None
+        ctx, call, over = self._ctx, operator.on_timer, self._over
+        # An entry that is there twice was moved: it is due at its last place.
+        moved: dict[Any, None] = {}
+        values = self._store.take_out(entries)
+        if values != times:
+            checked = [
+                (at, entry)
+                for at, entry, value in zip(times, entries, values, strict=True)
+                if value == at or self._is_due(entry, at, value, moved)
+            ]
+            times, entries = [at for at, _ in checked], [entry for _, entry in checked]
+        in_event_time = time == "event" and operator.time_of_state is not None
+        careful = self.tolerant or in_event_time or over is not None
+        rest = iter(entries)
+        self._firing = (entries, times, rest)
+        mark = ctx.mark()
+        for at, (key, _, name) in zip(times, rest):  # noqa: B905 - it may be cut short
+            ctx.key = key
+            if careful:
+                mark = ctx.mark()
+                if over is not None:
+                    over.add((key, time, name))
+                if in_event_time:
+                    ctx.event_us = at
+            try:
+                call(key, name, at, ctx)
+            except Exception as error:
+                self._fail(operator, Timer(key, name, at), mark, error)
+        if self._firing is None:
+            left = slice(self._fired, None)
+            self._fire_one_by_one(operator, time, times[left], entries[left])
+        self._firing = None
+
+    def _fire_one_by_one(
+        self, operator: "Operator", time: TimeKind, times: list[int], entries: list[Any]
+    ) -> None:
+        """Take each out in its turn: one that fires may set and cancel others."""
+        assert self._store is not None
+        ctx, due, over = self._ctx, self._due[time], self._over
+        kept, added = self._store.changing(entries), due.added
+        in_event_time = time == "event" and operator.time_of_state is not None
+        for number, (at, entry) in enumerate(zip(times, entries, strict=True)):
+            if added and added[0][0] < at:  # an earlier one was set meanwhile
+                due.put_back(times[number:], entries[number:])
+                return
+            if kept.get(entry) != at:
+                continue
+            del kept[entry]
+            if over is not None:
+                over.add(entry)
+            key, _, name = entry
+            ctx.key = key
+            if in_event_time:
+                ctx.event_us = at
+            mark = ctx.mark()
+            try:
+                operator.on_timer(key, name, at, ctx)
+            except Exception as error:
+                self._fail(operator, Timer(key, name, at), mark, error)
 
     def _is_due(self, entry: Any, at: int, set_to: int | None, moved: dict[Any, None]) -> bool:
         """Whether a timer that was moved, and taken out at an earlier place in the order, is due here."""
@@ -307,13 +364,12 @@ class Timers:
     @property
     def _entries(self) -> StateBackend[Any, int]:
         if self._firing is not None:  # a timer that fires looks at others, or changes them
-            (taken, values), self._firing, self._interrupts = self._firing, None, True
+            (entries, times, rest), self._firing, self._interrupts = self._firing, None, True
             assert self._store is not None
-            for (_, _, entry), at in islice(
-                zip(taken, values, strict=True), self._position + 1, None
-            ):
-                if at is not None:
-                    self._store.put(entry, at)
+            self._fired = len(entries) - length_hint(rest)
+            for entry, at in islice(zip(entries, times, strict=True), self._fired, None):
+                self._store.put(entry, at)
+            deque(rest, 0)  # the rest fires one by one
         if self._store is None:
             self._store = self._make_store()
         return self._store

@@ -14,7 +14,7 @@ very large store stays unchanged meanwhile, under an overlay (`overlay.py`).
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import chain, repeat
 from typing import Any, ClassVar, Generic, TypeVar, overload
 
 from everstream.errors import InternalError
@@ -53,21 +53,29 @@ class Changes:
     """Keys that were deleted, perhaps to be put back at the end of the order."""
     cleared: bool = False
     """Everything before the other changes was cleared."""
+    taken: list[list[Any]] = field(default_factory=list)
+    """Keys that were taken out together. They count as dirty, but are looked up only by a capture."""
 
     def __bool__(self) -> bool:
-        return bool(self.dirty or self.deleted or self.cleared)
+        return bool(self.dirty or self.deleted or self.cleared or self.taken)
 
     def copy(self) -> "Changes":
-        return Changes(self.dirty.copy(), self.deleted.copy(), self.cleared)
+        return Changes(self.dirty.copy(), self.deleted.copy(), self.cleared, [*self.taken])
+
+    @property
+    def touched(self) -> dict[Any, None]:
+        """All keys whose values may have changed, or that are gone."""
+        return {**self.dirty, **dict.fromkeys(chain.from_iterable(self.taken))}
 
     def extend(self, later: "Changes") -> None:
         """Add the changes that happened after."""
         if later.cleared:
-            self.dirty, self.deleted, self.cleared = {}, {}, True
+            self.dirty, self.deleted, self.cleared, self.taken = {}, {}, True, []
         for key in later.deleted:
             self.dirty.pop(key, None)
         self.deleted.update(later.deleted)
         self.dirty.update(later.dirty)
+        self.taken += later.taken
 
 
 class MemoryBackend(Generic[K, V]):
@@ -211,7 +219,10 @@ class MemoryBackend(Generic[K, V]):
     def take_out(self, keys: list[K]) -> list[V | None]:
         if self._outdated:
             self._migrate(key for key in keys if key in self._entries)
-        deque(map(self._dirty.__setitem__, keys, repeat(None)), 0)
+        if self._slices:  # these save a value before it is changed
+            deque(map(self._dirty.__setitem__, keys, repeat(None)), 0)
+        else:
+            self._changes.taken.append(keys)
         entries = self._entries
         if type(entries) is dict:
             return list(map(entries.pop, keys, repeat(None)))
@@ -285,10 +296,11 @@ class MemoryBackend(Generic[K, V]):
         changes, entries = self._unsaved(), self._entries
         if changes.cleared:
             return self._whole(in_slices)
-        updated = {key: entries[key] for key in changes.dirty if key in entries}
+        touched = changes.touched if changes.taken else changes.dirty
+        updated = {key: entries[key] for key in touched if key in entries}
         gone = changes.deleted
-        if len(updated) < len(changes.dirty):
-            gone = gone | {key: None for key in changes.dirty if key not in entries}
+        if len(updated) < len(touched):
+            gone = gone | {key: None for key in touched if key not in entries}
         return self._cut_loose(freeze_keys(gone, self._name), updated, in_slices)
 
     def _whole(self, in_slices: bool) -> StorePart:
@@ -350,7 +362,12 @@ class MemoryBackend(Generic[K, V]):
             if not self._slices:
                 changes = self._changes
                 self._start_changes(
-                    Changes(dict.fromkeys(changes.dirty), changes.deleted, changes.cleared)
+                    Changes(
+                        dict.fromkeys(changes.dirty),
+                        changes.deleted,
+                        changes.cleared,
+                        changes.taken,
+                    )
                 )
 
     def mark_durable(self, sequence: int, files: Frozen | None) -> None:

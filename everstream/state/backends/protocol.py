@@ -115,7 +115,10 @@ class StateBackend(Protocol[K, V]):
         """A raw dict in which these keys may be changed until the end of the batch."""
 
     def take_out(self, keys: list[K]) -> list[V | None]:
-        """Remove these keys, all of them different. Returns their values; None for a missing one."""
+        """Remove these keys, all of them different. Returns their values; None for a missing one.
+
+        The backend may keep the list, which must not be changed afterwards.
+        """
 
     def touch(self, keys: Iterable[K]) -> None:
         """Mark keys that were changed through `entries`."""
