@@ -62,6 +62,23 @@ def ranked(pipeline: es.Pipeline) -> es.Stream:
     return windows.with_columns(place=place, before=es.lag("t"), name="work", shards=2)
 
 
+def best(pipeline: es.Pipeline) -> es.Stream:
+    windows = timed(pipeline, "left", numbers).key_by("k").window(es.Tumbling("200ms"))
+    return windows.top_k(3, by="t", name="work", shards=2)
+
+
+def running(pipeline: es.Pipeline) -> es.Stream:
+    keyed = timed(pipeline, "left", numbers).key_by("k")
+    return keyed.with_columns(
+        place=es.rank("t", descending=True),
+        before=es.lag("t", 2),
+        after=es.lead("t"),
+        total=es.cumulative(es.sum("t")),
+        name="work",
+        shards=2,
+    )
+
+
 def rows(make: Callable[[int, int], pl.DataFrame]) -> list[tuple[int, int]]:
     return make(0, TOTAL).rows()
 
@@ -114,12 +131,27 @@ def expected_ranked() -> Counter[Any]:
     return out
 
 
+def expected_best() -> Counter[Any]:
+    return Counter((t, k, *window) for t, k, place, _, *window in expected_ranked() if place <= 3)
+
+
+def expected_running() -> Counter[Any]:
+    out: Counter[Any] = Counter()
+    for k, times in by_key(numbers).items():
+        for i, t in enumerate(times):
+            before = times[i - 2] if i > 1 else None
+            out[t, k, 1, before, (*times, None)[i + 1], sum(times[: i + 1])] += 1
+    return out
+
+
 CASES = {
     "joined": (joined, expected_joined),
     "as_of": (as_of, expected_as_of),
     "broadcast": (broadcast, expected_as_of),
     "first": (first, expected_first),
     "ranked": (ranked, expected_ranked),
+    "best": (best, expected_best),
+    "running": (running, expected_running),
 }
 
 

@@ -21,7 +21,16 @@ from everstream.errors import UserError
 from everstream.pipeline.aggregation.chunks import TIME, Chunks, kept_in, redistribute_chunks
 from everstream.pipeline.aggregation.local_parts import LATE
 from everstream.pipeline.batch import Batch, columns_of
-from everstream.pipeline.event_time.outer import INNER, LEFT, RIGHT, How, Outer, Types, outer
+from everstream.pipeline.event_time.outer import (
+    INNER,
+    LEFT,
+    RIGHT,
+    How,
+    Outer,
+    Types,
+    outer,
+    require_free,
+)
 from everstream.pipeline.event_time.window_aggregates import matched
 from everstream.pipeline.graph import Broadcast, ByKey, Edge, Kind, OnDemand, Routing
 from everstream.pipeline.keyed_state.spreading import CONTEXT_STATE, Entries, Place, merged
@@ -104,6 +113,8 @@ class TimeJoin(Operator, ABC):
         """Pairs with equal keys: a NaN equals every NaN, a null equals nothing."""
         before = left.schema
         left, right = self.comparable(left, right, operator)
+        others = [name for name in right.columns if name not in self.keys[RIGHT]]
+        require_free(left.columns, others, operator)
         pairs = matched(left, right, self.keys[LEFT], self.keys[RIGHT], "inner")
         if self.outer.sides and left.schema != before:
             # A row without a partner keeps the type of its key, so those of pairs have it, too.

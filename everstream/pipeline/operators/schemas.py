@@ -13,6 +13,8 @@ import polars as pl
 from everstream.errors import GraphError
 from everstream.pipeline.aggregation.aggregate_kinds import Simple
 from everstream.pipeline.aggregation.local_parts import LATE, LocalParts
+from everstream.pipeline.aggregation.running_functions import RunningFunctions
+from everstream.pipeline.event_time.window_rows import WindowRows, WindowTop
 from everstream.pipeline.graph import ByKey, Edge, Graph, Kind, Node
 from everstream.pipeline.operator import OUT, Operator
 from everstream.pipeline.operators.builtin import Branch, EventTime, Filter, Select, WithColumns
@@ -125,6 +127,12 @@ def _used_by(what: object) -> list[Any]:
         return what.predicates
     if isinstance(what, EventTime):
         return [what.time.what]
+    if isinstance(what, WindowRows):
+        functions = [one.column for one in what.functions.values()]
+        by = what.by if isinstance(what, WindowTop) else []
+        return [*what.keys, what.time.what, *functions, *by]
+    if isinstance(what, RunningFunctions):
+        return [what.key, *(one.column for one in what.functions.values())]
     if isinstance(what, Deduplicate | Lookup):
         return what.names
     if isinstance(what, LocalParts):
