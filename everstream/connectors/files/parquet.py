@@ -19,6 +19,7 @@ from pyarrow import parquet
 from everstream.connectors.columns import Columns, ColumnsWriter, Format, as_arrow, is_made_of
 from everstream.connectors.files.connector import FileConnector
 from everstream.connectors.files.filesystem import is_local, opened_for_arrow
+from everstream.connectors.files.layout import Layout
 from everstream.connectors.files.lines import Follower, Listing
 from everstream.connectors.files.parts import PartFolder, PartWriter
 from everstream.connectors.files.ranges import FileReader, LinesOffset, Split
@@ -65,6 +66,10 @@ class Parquet(FileConnector[Row]):
     batch unless you give them: `schema={'name': pl.Float64, ...}`. A value that does not fit its
     column's type exactly is refused.
 
+    `roll_bytes` ("128MB") ends a part that has that size, and begins another. `partition_by` writes
+    the rows of each value of some columns to a folder of their own, as Hive does
+    (`day=2026-03-01/`). `prefix` begins the names of the files.
+
     >>> rows = es.Pipeline("write").source(es.Range(2, column="n"))
     >>> _ = rows.sink(es.Parquet("numbers/")).run()
     >>> es.Pipeline("read").source(es.Parquet("numbers/")).collect().run().collected()
@@ -73,6 +78,7 @@ class Parquet(FileConnector[Row]):
 
     ending = ".parquet"
     _format = FORMAT
+    sink_options = frozenset({"roll_bytes", "partition_by", "prefix"})
     source_options = frozenset({"columns", "batch_rows", "max_record_bytes", "follow", "on_error"})
     in_lines = False
 
@@ -87,16 +93,21 @@ class Parquet(FileConnector[Row]):
         follow: bool = False,
         on_error: OnError = "fail",
         storage_options: Mapping[str, Any] | None = None,
+        roll_bytes: str | int | None = None,
+        partition_by: str | Sequence[str] | None = None,
+        prefix: str = "",
     ) -> None:
         at_least_one(batch_rows=batch_rows, max_record_bytes=max_record_bytes)
-        super().__init__(path, schema, follow, on_error, storage_options)
+        layout = Layout.of(roll_bytes, partition_by, prefix)
+        super().__init__(path, schema, follow, on_error, storage_options, layout)
         self._columns = list(columns) if columns is not None else None
         self._batch_rows = batch_rows
         self._smallest_split_bytes = SMALLEST_SPLIT_BYTES
         self._most_bytes = max_record_bytes
 
     def _open_writer(self, shard: SinkShard) -> Writer:
-        return ParquetWriter(self._part_folder(), shard, self.columns(shard))
+        folder, columns = self._part_folder(), self.columns(shard)
+        return self._writer(lambda: ParquetWriter(folder, shard, columns), columns)
 
     def _learn_schema(self) -> None:
         if self._files.files:
