@@ -328,7 +328,8 @@ class Recovery:
     )
     start_timeout: str | float = option(
         "2m",
-        "How long to retry a database or broker that cannot be reached while the run starts.",
+        "How long to retry a database or broker that cannot be reached while the run starts, or to wait "
+        "for slots of Spark that other runs of the process use.",
         DURATION,
     )
 
