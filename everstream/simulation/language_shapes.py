@@ -248,7 +248,9 @@ def looked_up(chance: random.Random) -> Shape:
     n, keys, batch = chance.randint(20, 120), chance.randint(1, 9), chance.randint(1, 9)
     shards, workers = chance.randint(1, 3), chance.randint(1, 4)
     how: Literal["inner", "left"] = chance.choice(("inner", "left"))
-    cache = chance.choice((None, "100ms", "1h"))
+    keep: dict[str, Any] = chance.choice(
+        ({}, {"refresh": "100ms"}, {"refresh": "1h"}, {"cache": 3}, {"refresh": "1h", "cache": 2})
+    )
 
     def build(pipeline: Pipeline, world: int) -> None:
         numbers = timed(pipeline, "numbers", n, batch, 2, keys)
@@ -257,10 +259,10 @@ def looked_up(chance: random.Random) -> Shape:
             on="k",
             schema={"v": pl.Int64},
             how=how,
-            cache=cache,
             batch=2,
             name="ask",
             shards=shards,
+            **keep,
         )
         into(out, world)
 

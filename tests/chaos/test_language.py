@@ -79,6 +79,22 @@ def running(pipeline: es.Pipeline) -> es.Stream:
     )
 
 
+def squares(keys: pl.DataFrame) -> pl.DataFrame:
+    return keys.filter(pl.col("k") % 2 == 0).with_columns(square=pl.col("k") ** 2)
+
+
+def looked_up(pipeline: es.Pipeline) -> es.Stream:
+    return timed(pipeline, "left", numbers).lookup(
+        squares,
+        on="k",
+        schema={"square": pl.Int64},
+        refresh="200ms",
+        cache=9,
+        name="work",
+        shards=2,
+    )
+
+
 def rows(make: Callable[[int, int], pl.DataFrame]) -> list[tuple[int, int]]:
     return make(0, TOTAL).rows()
 
@@ -144,6 +160,10 @@ def expected_running() -> Counter[Any]:
     return out
 
 
+def expected_looked_up() -> Counter[Any]:
+    return Counter((t, k, None if k % 2 else k * k) for t, k in rows(numbers))
+
+
 CASES = {
     "joined": (joined, expected_joined),
     "as_of": (as_of, expected_as_of),
@@ -152,6 +172,7 @@ CASES = {
     "ranked": (ranked, expected_ranked),
     "best": (best, expected_best),
     "running": (running, expected_running),
+    "looked up": (looked_up, expected_looked_up),
 }
 
 
