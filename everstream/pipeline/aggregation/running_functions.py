@@ -33,8 +33,8 @@ from everstream.pipeline.operator import Context, Operator
 
 _RECENT, _VALUES = "recent", "/values"
 _VALUE, _TIMES, _KEY = "__value", "__times", "__key"
-_BUCKETS = 64
-_SMALL_ROWS = 256
+_BUCKETS = 16
+_SMALL_ROWS = 4_096
 _LATER = pl.len() - 1 - pl.int_range(pl.len(), dtype=pl.Int64)
 """How many records of the key come after this one."""
 Numbers = np.ndarray[Any, np.dtype[np.int64]]

@@ -27,15 +27,15 @@ def fired_per_s(timers: int = TIMERS, keys: int = KEYS) -> tuple[float, float]:
     ctx = Context("timers", 0, 1, MemoryBackend(), Keying(_same))
     operator = _Count()
     gc.collect()
-    began_s = time.perf_counter()
+    began_s = time.process_time()
     for number in range(timers):
         ctx.key = number % keys
         ctx.timers.set(number * 7919 % timers * 1_000, name=str(number // keys))
-    set_s = time.perf_counter() - began_s
-    began_s = time.perf_counter()
+    set_s = time.process_time() - began_s
+    began_s = time.process_time()
     for _ in ctx.timers.fire(operator, "event", timers * 1_000):
         ctx.take_emitted()
-    fired_s = time.perf_counter() - began_s
+    fired_s = time.process_time() - began_s
     if operator.fired != timers:
         raise RunFailed(f"{operator.fired} of {timers} timers have fired")
     return timers / set_s, timers / fired_s
