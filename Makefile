@@ -38,9 +38,9 @@ $(CLASSES): $(READY) scripts/class_archive.py
 	@echo "Making an archive of Spark's classes, so that the tests start it faster (once) ..."
 	@$(BIN)/python scripts/class_archive.py $@ 2>$@.log || { echo "It could not be made ($@.log says why); the tests do without."; touch $@; }
 
-test: $(READY) $(CLASSES)  ## Run the tests (about 20 minutes on 2 cores)
+test: $(READY) $(CLASSES)  ## Run the short suite (about 10 minutes on 2 cores)
 	@$(INSTALL)
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --durations=10 -m "not long" tests
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --durations=10 $(RECORD) -m "not long" tests
 
 test-failed: $(READY)  ## Run those tests again, one after the other, that failed in the last run
 	@echo "Tests that pass now failed only beside others. They are flaky, which is a bug: find the cause."
@@ -94,6 +94,9 @@ bench: $(LAB)  ## Run the benchmarks and write their figures to reports/
 	@mkdir -p reports
 	$(BIN)/everstream bench overhead --json reports/overhead.json
 	$(BIN)/everstream bench restart --json reports/restart.json
+
+evidence: $(LAB)  ## Reproduce all tables and figures of the papers into docs/explanation/evidence (many hours; stop and continue)
+	$(BIN)/everstream reproduce all --out docs/explanation/evidence --results reports/evidence
 
 picture: demo  ## Draw the README's picture of a recovery anew
 	@mkdir -p docs/images

@@ -57,7 +57,13 @@ if TYPE_CHECKING:
     from everstream.pipeline.autoscale import AutoScale
     from everstream.pipeline.calls.options import AnswerCache, RateLimit, RetryAfter
     from everstream.pipeline.checkpointing import CommunicationInduced, Coordinated, Uncoordinated
-    from everstream.pipeline.event_time.windows import Session, Sliding, Tumbling
+    from everstream.pipeline.event_time.windows import (
+        Calendar,
+        CountWindow,
+        Session,
+        Sliding,
+        Tumbling,
+    )
     from everstream.pipeline.keyed_state.collections import KeyedList, KeyedMap
     from everstream.pipeline.methods.keyed import KeyedStream
     from everstream.pipeline.methods.time import WindowedStream
@@ -77,12 +83,14 @@ __all__ = [
     "AutoScale",
     "Avro",
     "Binary",
+    "Calendar",
     "Callback",
     "Collect",
     "CommunicationInduced",
     "Console",
     "Context",
     "Coordinated",
+    "CountWindow",
     "Csv",
     "Delta",
     "EverstreamError",
@@ -179,7 +187,7 @@ _HOMES = {
     "everstream.pipeline.autoscale": "AutoScale",
     "everstream.pipeline.calls.options": "AnswerCache RateLimit RetryAfter",
     "everstream.pipeline.checkpointing": "CommunicationInduced Coordinated Uncoordinated",
-    "everstream.pipeline.event_time.windows": "Session Sliding Tumbling",
+    "everstream.pipeline.event_time.windows": "Calendar CountWindow Session Sliding Tumbling",
     "everstream.pipeline.keyed_state.collections": "KeyedList KeyedMap",
     "everstream.pipeline.methods.keyed": "KeyedStream",
     "everstream.pipeline.methods.time": "WindowedStream",

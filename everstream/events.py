@@ -461,6 +461,18 @@ class Stalled(Event):
     held_up_by: str = ""
 
 
+@dataclass(frozen=True)
+class TimeHeldBack(Event):
+    """A source has held back event time for a long time; sent again when it doubles."""
+
+    by: str
+    """Who: "shard 1 of 'orders'", or "partition 3 of topic 'orders'"."""
+    waited_s: float
+    """How long its watermark has not advanced."""
+    behind_s: float | None = None
+    """How far it is behind the source that is furthest ahead; None if it has no event time yet."""
+
+
 # Changes during the run.
 
 
@@ -556,7 +568,7 @@ _Starting: TypeAlias = StartDelayed | StartReached | StoreTaken | WorkersLimited
 _Workers: TypeAlias = WorkerStarted | StartFailed | SpareLost | WorkerSilent | MemoryNear | Killing
 _Recovery: TypeAlias = AnyFailure | RecoveryUpdated | PeerUnreachable
 _Checkpoints: TypeAlias = CheckpointStarted | EpochStable | CheckpointAborted | CheckpointsSucceed
-_Store: TypeAlias = IntervalChanged | StoreDamaged | Stalled
+_Store: TypeAlias = IntervalChanged | StoreDamaged | Stalled | TimeHeldBack
 _Plan: TypeAlias = QuiesceStarted | QuiesceGivenUp | PlanChanged | WorkersPacked
 _Notes: TypeAlias = SettingsChanged | RequestHonoured | RequestRefused | Note
 RunEvent: TypeAlias = (
@@ -578,6 +590,7 @@ _WARNINGS = (
     CheckpointAborted,
     StoreDamaged,
     Stalled,
+    TimeHeldBack,
     QuiesceGivenUp,
     WorkersPacked,
     RequestRefused,
@@ -683,6 +696,14 @@ def sentence(event: RunEvent) -> str | None:
             waits = f"; still missing: {listed(missing)}" if missing else ""
             cause = f". Held up by {held_up_by}" if held_up_by else ""
             return f"{what} is taking longer than {waited_s:.3g} s{waits}{cause}"
+        case TimeHeldBack(by=by, waited_s=waited_s, behind_s=behind_s):
+            behind = (
+                "" if behind_s is None else f" and is {behind_s:.3g} s behind the fastest source"
+            )
+            return (
+                f"windows wait for {by}: its event time has not advanced for {waited_s:.3g} s{behind}. If "
+                "it has nothing to send, set idle_after"
+            )
         case SettingsChanged(settings=settings):
             return f"tuned: {', '.join(f'{name}={value}' for name, value in settings.items())}"
         case QuiesceStarted():

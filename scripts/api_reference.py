@@ -116,6 +116,8 @@ PAGES = (
                 "KeyedList",
                 "Tumbling",
                 "Sliding",
+                "Calendar",
+                "CountWindow",
                 "Session",
                 "count",
                 "sum",

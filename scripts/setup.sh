@@ -20,7 +20,7 @@ fail() { printf 'everstream setup: %s\n' "$*" >&2; exit 1; }
   || fail "cannot make a virtual environment: install python3-venv and run this again."
 case $wanted in
   lab) packages=(-e . -e ./lab) ;;
-  dev) packages=(-e ".[dev]" -e "./lab[joblib]") ;;
+  dev) packages=(-e ".[dev]" -e "./lab[joblib,dask]") ;;
   *) packages=(-e ".[$wanted]") ;;
 esac
 echo "Installing the Python packages of '$wanted' (once) ..."

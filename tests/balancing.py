@@ -9,7 +9,7 @@ pytest-xdist 3.8 cannot name groups with pytest 9.)
 `durations.json` has the seconds of each file that takes long, right enough for an order. To measure
 them again:
 
-    pytest -n 3 --dist loadfile -m "not long" --record-durations tests
+    make test RECORD=--record-durations
 """
 
 import json
@@ -37,8 +37,14 @@ def known_durations() -> dict[str, float]:
 
 
 def duration_of(nodeid: str) -> float:
-    """How long the file of a test takes; 0 if that is not worth knowing."""
-    return known_durations().get(file_of(nodeid), 0.0)
+    """How long the file of a test takes, with those that stay together; 0 if not worth knowing."""
+    file = file_of(nodeid)
+    return _duration_of_kafka() if file.startswith(KAFKA) else known_durations().get(file, 0.0)
+
+
+@cache
+def _duration_of_kafka() -> float:
+    return sum(s for file, s in known_durations().items() if file.startswith(KAFKA))
 
 
 def file_of(nodeid: str) -> str:

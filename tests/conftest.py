@@ -8,9 +8,9 @@ would be half of what each start costs. Runs are quiet. Hypothesis measures no
 time: how long an example takes depends on the machine.
 """
 
+import gc
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,10 @@ from pyspark.sql import SparkSession
 
 from everstream.pipeline.checkpointing import EngineName
 from tests.balancing import BalancedScheduling, DurationRecorder, duration_of
-from tests.connectors.postgres_server import PostgresServer, install_postgres
+from tests.connectors.postgres_server import PostgresServer, postgres_server
 from tests.kafka_server import KafkaServer, install_kafka
+from tests.s3_server import S3Server
+from tests.shared_memory import folder_in_memory
 from tests.spark import MASTER, shared_session
 
 _ROOT = str(Path(__file__).parents[1])
@@ -40,7 +42,7 @@ _CLASSES = Path(sys.prefix) / "spark.jsa"
 os.environ.setdefault(
     "SPARK_SUBMIT_OPTS",
     f"{_SHORT_LIVED} -XX:SharedArchiveFile={_CLASSES} -Xlog:cds=off "
-    "-Dspark.sql.shuffle.partitions=2",
+    "-Dspark.sql.shuffle.partitions=2 -Dspark.sql.streaming.pollingDelay=100ms",
 )
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", _SHORT_LIVED)
 # For runs that name no master, those in a reader's program included.
@@ -56,6 +58,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(DurationRecorder())
+
+
+def pytest_collection_finish() -> None:
+    """What thousands of collected tests have created stays: the collector need not walk it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -103,23 +111,19 @@ def spark() -> SparkSession:
 def kafka() -> Iterator[KafkaServer]:
     """A real broker, for tests that take topics of their own and do not kill it."""
     install_kafka()
-    shared = Path("/dev/shm")
-    with (
-        tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder,
-        KafkaServer(Path(folder)) as server,
-    ):
+    with folder_in_memory() as folder, KafkaServer(folder) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """A real server; stopped and removed at the end."""
-    install_postgres()
-    shared = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as name:
-        server = PostgresServer(Path(name), fsync=False)
-        server.start()
-        try:
-            yield server
-        finally:
-            server.stop()
+    """A real server, for tests that take tables of their own and do not stop it."""
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real object store, for tests that take folders of their own and do not kill it."""
+    with S3Server(tmp_path_factory.mktemp("seaweedfs") / "s3") as server:
+        yield server

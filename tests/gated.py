@@ -3,7 +3,6 @@
 So a test knows how far a run can have come when it kills something.
 """
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -70,8 +69,3 @@ def expected() -> Counter[tuple[int, int]]:
         sums[number % 10] += number
         counts[number % 10, sums[number % 10]] += 1
     return counts
-
-
-def committed(folder: Path) -> Counter[tuple[int, int]]:
-    lines = (line for part in folder.glob("*.jsonl") for line in part.read_text().splitlines())
-    return Counter(tuple(json.loads(line)) for line in lines)

@@ -92,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.proxy.server.put(urlsplit(self.path).path.removeprefix("/"), body)
             return 200, {"ETag": '"cheated"'}, b""
         there = urlsplit(self.proxy.server.endpoint)
-        connection = http.client.HTTPConnection(str(there.hostname), there.port, timeout=30)
+        connection = http.client.HTTPConnection(str(there.hostname), there.port, timeout=300)
         try:
             connection.request(self.command, self.path, body=body, headers=headers)
             response = connection.getresponse()

@@ -183,6 +183,11 @@ def test_a_failure_is_a_warning_unless_it_was_injected() -> None:
             "the store",
         ),
         (
+            events.TimeHeldBack("shard 1 of 'orders'", 10.0, 3.0),
+            "windows wait for shard 1 of 'orders': its event time has not advanced for 10 s and is 3 s "
+            "behind the fastest source. If it has nothing to send, set idle_after",
+        ),
+        (
             events.MemoryNear(1, 86_000_000, 100_000_000),
             "worker 1 uses 86 MB of the 100 MB it may use (worker_memory): its shards wait until "
             "it uses less",
@@ -317,6 +322,7 @@ def test_kinds_are_saved_and_never_change() -> None:
         "interval": "IntervalChanged",
         "store_damaged": "StoreDamaged",
         "stalled": "Stalled",
+        "time_held_back": "TimeHeldBack",
         "settings_changed": "SettingsChanged",
         "quiesce_started": "QuiesceStarted",
         "quiesce_given_up": "QuiesceGivenUp",

@@ -87,7 +87,7 @@ def test_every_public_name_is_there_and_named_once() -> None:
 
 
 def test_it_stays_small_enough_to_be_read() -> None:
-    assert len(PUBLIC) <= 85
+    assert len(PUBLIC) <= 88
 
 
 ELSEWHERE = {

@@ -122,6 +122,12 @@ class Meter:
     """Now: at the inputs, not processed."""
     watermark: int | None = None
     """Now: milliseconds since 1970; None before there is any, and when the stream has ended."""
+    time_waits_for: str | None = None
+    """Now: of a source with event time that has not ended, who determines its watermark, in words."""
+    source_time_us: int | None = None
+    """Now: the watermark of that source, in microseconds; None before there is any."""
+    split_behind: bool = False
+    """Now: that is one of several things it reads, and another one is ahead."""
     state_bytes: int | None = None
     """Now: the size of a checkpoint of the whole state, as far as checkpoints have shown."""
     state_keys: int | None = None

@@ -10,12 +10,13 @@ from functools import cached_property
 
 from everstream.core.checkpointing.recovery_line import ChannelEnds, cycles
 from everstream.core.ids import ChannelId, ShardId, WorkerId
-from everstream.errors import UserError
+from everstream.errors import GraphError, UserError
 from everstream.events import EdgeLayout, OperatorLayout, PlanChanged
 from everstream.pipeline.describing import Description, described, irrevocable
 from everstream.pipeline.graph import Broadcast, ByKey, ByRoute, Edge, Graph, Kind, OnDemand
 from everstream.pipeline.keys import KEY_GROUPS
 from everstream.pipeline.operator import Operator
+from everstream.pipeline.operators.builtin import EventTime
 from everstream.pipeline.stream import Pipeline, planned_shards
 from everstream.pipeline.validate import validate
 
@@ -187,6 +188,7 @@ def _planned(
     graph = planned_shards(written, wanted, key_groups)
     validate(graph, connectors=connectors)
     chains = _fuse(graph)
+    _check_timed_sources(graph, chains)
     chain_of = {name: chain for chain in chains.values() for name in chain.operators}
     shards = [ShardId(c.name, i) for c in chains.values() for i in range(c.shards)]
     channels = [
@@ -213,6 +215,23 @@ def _fuse(graph: Graph) -> dict[str, Chain]:
     return {
         head: Chain(tuple(names), graph.nodes[head].shards or 1) for head, names in members.items()
     }
+
+
+def _check_timed_sources(graph: Graph, chains: Mapping[str, Chain]) -> None:
+    """Only an operator in the shards of the source can tell that the source is silent, or stop it."""
+    for chain in chains.values():
+        for name in chain.operators:
+            what = graph.nodes[name].what
+            if not isinstance(what, EventTime) or what.idle_after_s is what.max_drift_us is None:
+                continue
+            option = "max_drift" if what.idle_after_s is None else "idle_after"
+            if graph.nodes[chain.name].kind is not Kind.SOURCE:
+                raise GraphError(
+                    name,
+                    f"{option} needs event_time in the shards of the source, but the records move to "
+                    "other shards before it",
+                    "Put .event_time(...) right after the source.",
+                )
 
 
 def _fusable(graph: Graph, edge: Edge) -> bool:

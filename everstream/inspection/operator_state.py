@@ -202,12 +202,17 @@ def read_tables(
     Per table, by name: the keys that were written, in order, and a column per number of the value.
     """
     from everstream.transactions.operator import Transact, tables_in
+    from everstream.transactions.sharded import PartitionedTransact
 
+    kinds = (Transact, PartitionedTransact)
     node = pipeline.graph.nodes.get(operator)
-    if node is None or not isinstance(node.what, Transact):
-        names = [n.name for n in pipeline.graph.nodes.values() if isinstance(n.what, Transact)]
+    if node is None or not isinstance(node.what, kinds):
+        names = [n.name for n in pipeline.graph.nodes.values() if isinstance(n.what, kinds)]
         raise UserError(
             f"'{operator}' runs no transactions; those that do: {', '.join(names) or 'none'}."
         )
     rows = rows_of(open_store(store, store_key), operator, epoch)
-    return tables_in(node.what, {key: value for _, _, key, value in rows})
+    states: dict[int, dict[Any, Any]] = {}
+    for shard, _, key, value in rows:
+        states.setdefault(shard, {})[key] = value
+    return tables_in(node.what, states.values())

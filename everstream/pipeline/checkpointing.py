@@ -18,7 +18,7 @@ EngineName: TypeAlias = Literal["tasks", "microbatch", "local"]
 """What runs a pipeline: long-running Spark tasks, or one Spark job per epoch."""
 StateKind: TypeAlias = Literal["memory", "disk"]
 """Where state is kept."""
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def _one_of(name: str, given: str, known: tuple[str, ...]) -> None:
@@ -27,12 +27,12 @@ def _one_of(name: str, given: str, known: tuple[str, ...]) -> None:
 
 
 def seconds(duration: str | float) -> float:
-    """'500ms', '5s', '2m', '1h' or a number of seconds."""
+    """'500ms', '5s', '2m', '1h', '1d' or a number of seconds."""
     if isinstance(duration, int | float):
         return float(duration)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", duration)
     if match is None or (match[2] or "s") not in _UNITS_S:
-        raise UserError(f"{duration!r} is not a duration: write it like 500ms, 5s, 2m or 1h.")
+        raise UserError(f"{duration!r} is not a duration: write it like 500ms, 5s, 2m, 1h or 1d.")
     return float(match[1]) * _UNITS_S[match[2] or "s"]
 
 

@@ -9,7 +9,7 @@ of shards changes, the new shard of a key follows from the key alone.
 import datetime as dt
 import struct
 import zlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, TypeAlias
@@ -301,6 +301,23 @@ class Keying:
         return shard
 
 
+class KeyingByOthers(Keying):
+    """The key of rows of parts: all columns except `besides`. Its columns are hashed where they are."""
+
+    def __init__(self, besides: Collection[str], groups: int | None = KEY_GROUPS) -> None:
+        super().__init__(pl.struct(pl.exclude(list(besides))), groups)
+        self._besides = frozenset(besides)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (KeyingByOthers, (self._besides, self.groups))
+
+    def places(self, frame: pl.DataFrame, shards: int) -> Hashes:
+        columns = [one for one in frame.get_columns() if one.name not in self._besides]
+        for column in columns:
+            _check_type(column.dtype, column.name)
+        return self._spread(_hash_fields(columns, frame.height), shards)
+
+
 def _joined(pieces: list[Batch], batch: Batch) -> Batch:
     """Joins pieces of a batch in the form of the batch: pieces of a list may have become columns."""
     frames = [piece for piece in pieces if isinstance(piece, pl.DataFrame)]
@@ -324,12 +341,18 @@ def hash_column(column: pl.Series) -> Hashes:
     have different types, if some contain only whole numbers, only nulls, or Decimals.
     """
     if column.dtype == pl.Struct:
-        code = np.zeros(len(column), dtype=np.uint64)
-        for field in column.struct.unnest():
-            code = _mix(code ^ hash_column(field))
+        code = _hash_fields(column.struct.unnest().get_columns(), len(column))
     else:
         code = _mix(_codes(column))
     return np.where(column.is_null().to_numpy(), _NULL, code) if column.null_count() else code
+
+
+def _hash_fields(fields: Iterable[pl.Series], rows: int) -> Hashes:
+    """The hashes of a struct's values."""
+    code = np.zeros(rows, dtype=np.uint64)
+    for field in fields:
+        code = _mix(code ^ hash_column(field))
+    return code
 
 
 def hash_keys(keys: Sequence[Any]) -> Hashes:

@@ -156,6 +156,10 @@ class Moment:
 
     born_s: float = 0.0
     """By the wall clock; 0 if not known. An operator that held records back sets it again."""
+    silent_since_s: float | None = None
+    """When the source first had nothing, by processing time; None if it had records since."""
+    asked_again: bool = True
+    """Whether the source is asked for records even if none are announced."""
 
 
 class Context:
@@ -486,6 +490,8 @@ class Operator:
     """How much older than the watermark of its input a record that it emits may be."""
     emits: Mapping[str, Any] | None = None
     """The columns of what it emits and their Polars types, if they are always the same."""
+    gathers = False
+    """Whether its input may wait until `is_due`: until then, nothing depends on when it comes."""
     holds_records = False
     """Whether it emits records later than it is given them, behind the watermarks that it holds back."""
     time_of_state: TimeOf | None = None
@@ -518,6 +524,10 @@ class Operator:
                 self.on_error(error, record, ctx)
                 ctx.leave_out(Rejected(record, describe(error)))
         ctx.event_us = NO_WATERMARK
+
+    def is_due(self, before: int, watermark: int) -> bool:
+        """If it gathers: whether event time can only move on after the input that waits."""
+        return True
 
     def describe_state(self) -> dict[str, Any] | None:
         """Describes the operator's saved state as plain JSON; None if it never saves any.

@@ -88,10 +88,14 @@ def _text(given: object) -> str:
 
 def _duration(given: object) -> str | float:
     if isinstance(given, bool) or not isinstance(given, str | int | float):
-        raise UserError("give a time such as 500ms, 5s, 2m or 1h.")
+        raise UserError("give a time such as 500ms, 5s, 2m, 1h or 1d.")
     if seconds(given) <= 0:
         raise UserError("the time must be positive.")
     return given
+
+
+def _budget(given: object) -> str | float:
+    return 0 if given in ("0", "0s", "0ms", 0) and given is not False else _duration(given)
 
 
 def _size(given: object) -> str | int:
@@ -440,6 +444,12 @@ class RunOptions:
         "long (1.5s if no time is given), and take over.",
         OptionSyntax(lambda given: _either(given, _duration), "TIME", "time", optional=True),
     )
+    latency: str | float = option(
+        "5ms",
+        "How long a record may wait at a source that has nothing more to give, so that it travels with "
+        "the next ones; 0: not at all, which takes more processor time at low rates.",
+        OptionSyntax(_budget, "TIME", "time"),
+    )
     state: StateKind | None = option(
         None,
         "Where operators keep their state unless they choose it themselves; on disk it may be larger "
@@ -524,6 +534,7 @@ class RunOptionsDict(TypedDict, total=False):
     fresh: bool
     take_over: bool
     standby: bool | str | float
+    latency: str | float
     state: StateKind | None
     timeout: str | float | None
     until: Callable[[RunStatus], bool] | Literal["caught-up"] | None
@@ -605,6 +616,7 @@ PANELS: Final[Mapping[str, Mapping[str, str]]] = {
         "master": "Spark master: local[4], spark://HOST:7077.",
         "until": "Process what is there now, take a checkpoint and end.",
         "timeout": "Stop after this long, if possible with a final checkpoint.",
+        "latency": "How long records wait for others at a source.",
         "fresh": "Delete earlier checkpoints and output; asks first.",
         "ui": "Serve a page with the live run, on loopback or HOST:PORT.",
     },

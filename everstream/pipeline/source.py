@@ -74,6 +74,14 @@ class Reader(ABC):
         """After a `read` that returned None: how long the engine may wait before the next `read`."""
         return 0.05
 
+    def drained(self) -> bool:
+        """After a `read` that returned records: whether there were no more of them at that moment.
+
+        The engine then waits for as long as the option `latency` allows, so that the records that
+        arrive next travel together. The default suits sources that read what exists already.
+        """
+        return False
+
     def stop_at(self, point: Any) -> None:
         """Called once, before `seek` and `read`: read up to this point, then return END.
 
@@ -123,6 +131,13 @@ class Reader(ABC):
         returned None. Default: no watermark.
         """
         return NO_WATERMARK
+
+    def slowest_split(self) -> str | None:
+        """Which part of what it reads determines its `watermark`, in words; None if it has no parts.
+
+        For example "partition 3 of topic 'orders'": the run's page and a warning name it.
+        """
+        return None
 
     def stable(self, offset: Any) -> None:
         """Records before this offset are final: no failure will cause them to be read again."""

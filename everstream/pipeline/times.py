@@ -17,6 +17,7 @@ import polars as pl
 from everstream.errors import UserError
 from everstream.pipeline.batch import Batch, columns_of, records_of
 from everstream.pipeline.checkpointing import seconds
+from everstream.pipeline.exact import SeriesColumn, column_of
 
 NO_WATERMARK: Final = -(2**63)
 """No watermark yet."""
@@ -67,17 +68,10 @@ class TimeOf:
 
     def read(self, batch: Batch, wanted_by: str) -> pl.Series:
         """The times as they are given: a datetime or integer column."""
-        if isinstance(self.what, str | pl.Expr):
-            frame = columns_of(batch, wanted_by)
-            if isinstance(self.what, str):
-                if self.what not in frame.columns:
-                    raise UserError(
-                        f"'{wanted_by}' looks for times in column '{self.what}', but the records "
-                        f"have: {', '.join(frame.columns)}."
-                    )
-                times = frame.get_column(self.what)
-            else:
-                times = frame.select(self.what).to_series()
+        if isinstance(self.what, str):
+            times = _only_column(self.what, batch, wanted_by)
+        elif isinstance(self.what, pl.Expr):
+            times = columns_of(batch, wanted_by).select(self.what).to_series()
         else:
             function = self.what
             times = pl.Series([function(record) for record in records_of(batch)])
@@ -116,6 +110,25 @@ class TimeOf:
     def fits(self, duration_us: int) -> bool:
         """Whether a duration is a whole number of the unit."""
         return self.unit is None or duration_us * 1_000 % _NS_PER[self.unit] == 0
+
+
+def _only_column(name: str, batch: Batch, wanted_by: str) -> pl.Series:
+    """The times of a batch; of dicts, no other column is made."""
+    if isinstance(batch, list):
+        try:
+            column = column_of(name, [record[name] for record in batch])
+        except (KeyError, TypeError):
+            pass  # A record without this key: the columns of all of them tell which there are.
+        else:
+            if isinstance(column, SeriesColumn):
+                return column.values
+    frame = columns_of(batch, wanted_by)
+    if name not in frame.columns:
+        raise UserError(
+            f"'{wanted_by}' looks for times in column '{name}', but the records have: "
+            f"{', '.join(frame.columns)}."
+        )
+    return frame.get_column(name)
 
 
 def in_unit(times_us: Any, unit: Unit | None) -> Any:

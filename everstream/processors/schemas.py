@@ -153,7 +153,7 @@ class _Words:
         return types.DecimalType(precision, scale)
 
     def _within(self, count: int) -> list[DataType]:
-        """So many types between angle brackets."""
+        """This number of types between angle brackets."""
         self._expect("<")
         kinds = [self._type()]
         while len(kinds) < count:

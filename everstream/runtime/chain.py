@@ -22,7 +22,7 @@ from everstream.core.checkpointing.record import DEAD_LETTERS
 from everstream.core.ids import ChannelId, ShardId
 from everstream.core.measuring import Meter
 from everstream.core.plan import Plan
-from everstream.errors import EverstreamError, RefusedRecords, UserError
+from everstream.errors import EverstreamError, InternalError, RefusedRecords, UserError
 from everstream.pipeline.aggregation.local_parts import LATE
 from everstream.pipeline.batch import Batch, taken, without
 from everstream.pipeline.calls.services import CallServices
@@ -40,6 +40,7 @@ from everstream.pipeline.operator import (
     process_tolerantly,
     without_key,
 )
+from everstream.pipeline.operators.builtin import EventTime
 from everstream.pipeline.rejects import Rejected
 from everstream.pipeline.sink import Committable, Permit, Sink, SinkShard
 from everstream.pipeline.source import EndOfStream
@@ -48,6 +49,7 @@ from everstream.pipeline.tuning import Settings, Tuning, merged, tunable_in
 from everstream.runtime.channel_state import CHANNELS
 from everstream.runtime.engine_api import Persisting
 from everstream.runtime.explaining import explained
+from everstream.runtime.gathering import ENOUGH, WAITS, Gathered
 from everstream.runtime.outlets import Outlet
 from everstream.runtime.stage import ChainStage, PendingBatch
 from everstream.state.snapshot import ShardState
@@ -81,13 +83,16 @@ class ChainStages:
         times: bool = True,
         services: CallServices | None = None,
         envelope: Callable[[Piece, int | None], Envelope] | None = None,
+        latency_s: float = 0.0,
     ) -> None:
         """recovers: sinks recover their output here; otherwise the driver does, before this chain
         is built.
 
-        times: measure how long records take to a sink. envelope: of a record of a piece.
+        times: measure how long records take to a sink. envelope: of a record of a piece. latency_s: of
+        a chain that may gather input for its operators; 0 for any other.
         """
         self._envelope = envelope
+        self._gathers_s = WAITS * latency_s
         self.plan = plan
         self.shard = shard
         self.outlets = outlets
@@ -102,6 +107,10 @@ class ChainStages:
         self.stages: dict[str, ChainStage] = {}
         self.holding: list[ChainStage] = []
         """Those whose operators wait for answers from outside."""
+        self.gathering: list[ChainStage] = []
+        """Those whose input may wait, last one first."""
+        self.dating: list[ChainStage] = []
+        """Those that announce the present while the source is silent."""
         self.moment = Moment()
         self.tuning = Tuning()
         self.settings: Settings = tunable_in(plan.graph)
@@ -148,7 +157,7 @@ class ChainStages:
         self.abandon()
         self.piece = None
         self._reason = reason
-        self.moment.born_s = 0.0
+        self.moment.born_s, self.moment.silent_since_s = 0.0, None
         graph = self.plan.graph
         shards = self.plan.chains[self.shard.operator].shards
         for number, name in enumerate(self.operators):
@@ -215,11 +224,24 @@ class ChainStages:
             for stage in self.stages.values()
             if stage.operator is not None and stage.operator.holds_records
         ]
+        self.dating = [
+            stage
+            for stage in self.stages.values()
+            if isinstance(stage.operator, EventTime) and stage.operator.idle_after_s is not None
+        ]
         self._unfinished = bool(self.head.rest)
         self._link()
+        if self._gathers_s and self.head.reader is not None:
+            self._let_gather()
         for stage in self.stages.values():
             if stage.reader is not None:
                 self._tune(stage)
+
+    def _let_gather(self) -> None:
+        for stage in reversed(self.stages.values()):
+            if stage.operator is not None and stage.operator.gathers:
+                stage.gathered = Gathered()
+                self.gathering.append(stage)
 
     def _timers(self, name: str, operator: Operator, ctx: Context) -> Timers:
         saved = self.state.has(name, TIMERS_STATE)
@@ -343,13 +365,15 @@ class ChainStages:
 
     @property
     def timer_at_s(self) -> float:
-        """When an operator next wants to be called."""
+        """When an operator next wants to be called, or must get the input that waits for it."""
         timer_at_s = math.inf
         for stage in self.stages.values():
             if stage.ctx.wanted_at_s < timer_at_s:
                 timer_at_s = stage.ctx.wanted_at_s
             if stage.ctx.sweep_at_s < timer_at_s:
                 timer_at_s = stage.ctx.sweep_at_s
+            if stage.gathered and (due_s := stage.gathered.began_s + self._gathers_s) < timer_at_s:
+                timer_at_s = due_s
         return timer_at_s
 
     @property
@@ -393,6 +417,9 @@ class ChainStages:
         self._pass_watermark(stage)
 
     def call_timers(self, now_s: float) -> None:
+        for stage in self.gathering:
+            if stage.gathered and stage.gathered.began_s + self._gathers_s <= now_s:
+                self._release(stage)
         for stage in self.stages.values():
             if math.inf > stage.ctx.sweep_at_s <= now_s:
                 self._enter(stage)
@@ -405,6 +432,8 @@ class ChainStages:
                 self._fire(stage, "processing", int(now_s * 1e6))
                 stage.operator.on_wake(now_s, stage.ctx)
                 self._forward_emitted(stage)
+                if stage.ctx.announced > stage.passed:
+                    self._pass_watermark(stage)
 
     def _fire(self, stage: ChainStage, time: TimeKind, until: int) -> None:
         """Call `on_timer` for the timers of a stage that are due."""
@@ -422,6 +451,12 @@ class ChainStages:
             for rejected in head.reader.take_rejected():
                 head.ctx.leave_out(rejected)
             self._keep_rejected(head)
+        if batch is None:
+            self.moment.asked_again = head.reader.ready_in_s() < math.inf
+            if self.moment.silent_since_s is None:
+                self.moment.silent_since_s = self.now_s()
+        else:
+            self.moment.silent_since_s = None
         if batch is not None and not isinstance(batch, EndOfStream):
             self.moment.born_s = head.reader.born_s() or self.clock_s()
         return batch
@@ -442,10 +477,25 @@ class ChainStages:
         reader = self.head.reader
         assert reader is not None
         watermark = reader.watermark()
-        if watermark <= self.head.ctx.watermark:
-            return False
-        self._advance(self.head, watermark)
-        return True
+        advances = watermark > self.head.ctx.watermark
+        if advances:
+            self._advance(self.head, watermark)
+        if self.moment.silent_since_s is not None:
+            for stage in self.dating:
+                assert isinstance(stage.operator, EventTime)
+                stage.operator.on_silence(stage.ctx)
+                advances |= stage.ctx.announced > stage.passed
+                self._pass_watermark(stage)
+        return advances
+
+    def is_ahead(self, least_us: int) -> bool:
+        """Whether its event time is too far ahead of the least of all sources."""
+        return any(
+            isinstance(stage.operator, EventTime)
+            and stage.operator.max_drift_us is not None
+            and stage.ctx.announced - stage.operator.max_drift_us > least_us
+            for stage in self.stages.values()
+        )
 
     def finish(self) -> None:
         """No more input: upstream first, so that last records still pass the operators downstream.
@@ -453,6 +503,7 @@ class ChainStages:
         Event time reaches its end, so all event-time timers fire. Pending timers of processing time
         are dropped: they do not delay the end of a bounded input.
         """
+        self.release()
         for stage in self.stages.values():
             if stage.operator is not None:
                 if stage.ctx.watermark < END_OF_TIME:
@@ -466,6 +517,8 @@ class ChainStages:
     def _process(
         self, stage: ChainStage, batch: Batch, judged: RecordWatermarks | None = None
     ) -> None:
+        if stage.gathered is not None and self._gathers(stage, batch, judged):
+            return
         self._at, self.place[0] = stage.name, stage.number  # `_enter`, without the call
         stage.records_in += len(batch)
         if stage.keyings and (keying := stage.keyings.get(stage.ctx.input)) is not None:
@@ -500,6 +553,35 @@ class ChainStages:
         if stage.ctx.announced > stage.passed:
             self._pass_watermark(stage)
 
+    def _gathers(self, stage: ChainStage, batch: Batch, judged: RecordWatermarks | None) -> bool:
+        """Let a batch wait if it may. Otherwise earlier batches that wait are processed before it."""
+        assert stage.gathered is not None
+        if judged is None or not judged.is_whole:
+            self._release(stage)
+            return False
+        if not stage.gathered.fits(batch, judged):
+            self._release(stage)
+        stage.gathered.add(batch, judged, self.now_s(), self.moment.born_s)
+        if stage.gathered.records >= ENOUGH:
+            self._release(stage)
+        return True
+
+    def release(self) -> None:
+        """Process all input that waits."""
+        for stage in reversed(self.gathering):
+            self._release(stage)
+
+    def _release(self, stage: ChainStage) -> None:
+        if not stage.gathered:
+            return
+        gathered, stage.gathered = stage.gathered, None
+        born_s, self.moment.born_s = self.moment.born_s, gathered.born_s
+        piece, self.piece = self.piece, None
+        self._process(stage, *gathered.whole())
+        self._advance(stage, gathered.watermark)
+        self.moment.born_s, self.piece = born_s, piece
+        stage.gathered = Gathered()
+
     def _process_in_runs(self, stage: ChainStage, batch: Batch, judged: RecordWatermarks) -> None:
         """The output for a record is judged like the record: late output is delivered after the
         watermark that it is late for."""
@@ -529,6 +611,12 @@ class ChainStages:
 
     def _advance(self, stage: ChainStage, watermark: int) -> None:
         if watermark > stage.ctx.watermark:
+            if stage.gathered:
+                assert stage.operator is not None
+                if not stage.operator.is_due(stage.ctx.watermark, watermark):
+                    stage.gathered.watermark = watermark
+                    return
+                self._release(stage)
             self._tell_watermark(stage, watermark)
             self._pass_watermark(stage)
 
@@ -603,6 +691,8 @@ class ChainStages:
 
     def prepare(self, checkpoint: int) -> dict[str, Any]:
         """Close the sinks' transactions. Returns what must be saved besides the key stores."""
+        if any(stage.gathered for stage in self.gathering):
+            raise InternalError("input that waits for an operator is not part of a checkpoint")
         extras: dict[str, Any] = {}
         for stage in self.stages.values():
             if stage.operator is not None:
@@ -727,7 +817,7 @@ class ChainStages:
             if stage.writer is not None:
                 stage.writer.close()
         self.stages = {}
-        self.holding = []
+        self.holding, self.gathering, self.dating = [], [], []
         self.started = False
 
     def explain(self, error: BaseException, operator: str | None = None) -> EverstreamError:

@@ -5,11 +5,12 @@ and could not step counts as resting until it steps or is asked again. Everythin
 anyway, and only looked up on request.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from everstream.core.measuring import Losses, Meter
-from everstream.pipeline.source import NO_LOAD
+from everstream.pipeline.operators.builtin import EventTime
+from everstream.pipeline.source import NO_LOAD, Source
 from everstream.pipeline.times import END_OF_TIME, NO_WATERMARK
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def read_meter(runner: "ShardRunner") -> Meter:
     chain, use = runner.chain, runner.use
     use.settle(runner.engine.clock_s())
     reader = chain.head.reader if chain.stages else None
+    time = None if runner.caught_up else _source_time(chain)
     load = reader.load() if reader is not None else NO_LOAD
     return replace(
         chain.meter,
@@ -100,6 +102,9 @@ def read_meter(runner: "ShardRunner") -> Meter:
         blocked_s=use.blocked_s,
         frames_waiting=runner.shard.frames_waiting,
         watermark=_watermark(chain),
+        time_waits_for=None if time is None else time.waits_for,
+        source_time_us=None if time is None else time.reached_us,
+        split_behind=time is not None and time.split is not None,
         state_bytes=chain.state.size_bytes,
         state_keys=chain.state.keys,
         log_bytes=runner.sent.size_bytes,
@@ -115,6 +120,36 @@ def _watermark(chain: "ChainStages") -> int | None:
     if last is None or last.passed in (NO_WATERMARK, END_OF_TIME):
         return None
     return last.passed // 1000
+
+
+@dataclass(frozen=True)
+class SourceTime:
+    """The event time of a source that has not ended."""
+
+    reached_us: int | None
+    split: str | None
+    """The part of what it reads that is behind the others, if there is one."""
+    waits_for: str
+    """That, or the shard."""
+
+
+def _source_time(chain: "ChainStages") -> SourceTime | None:
+    """None if this is no source with event time, or that is over."""
+    if not chain.stages or chain.head.reader is None:
+        return None
+    announcing = [stage for stage in chain.stages.values() if isinstance(stage.operator, EventTime)]
+    source = chain.plan.graph.nodes[chain.head.name].what
+    if not announcing and (not isinstance(source, Source) or source.event_time is None):
+        return None
+    if (announcing[-1] if announcing else chain.head).passed == END_OF_TIME:
+        return None
+    split = None if announcing else chain.head.reader.slowest_split()
+    reached = announcing[-1].ctx.announced if announcing else chain.head.ctx.watermark
+    return SourceTime(
+        None if reached == NO_WATERMARK else reached,
+        split,
+        split or f"shard {chain.shard.number} of '{chain.head.name}'",
+    )
 
 
 def _losses(chain: "ChainStages") -> dict[str, Losses]:

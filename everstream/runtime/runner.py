@@ -58,6 +58,7 @@ from everstream.pipeline.envelope import Envelope
 from everstream.pipeline.keyed_state.backend_choice import key_group, on_disk
 from everstream.pipeline.operator import decides
 from everstream.pipeline.source import EndOfStream
+from everstream.pipeline.times import END_OF_TIME
 from everstream.pipeline.tuning import Tuning
 from everstream.runtime.chain import ChainStages, Piece
 from everstream.runtime.engine_api import CommitJob, EngineApi, Upload
@@ -86,12 +87,13 @@ class ShardRunner:
         recovers: bool = True,
         measures: bool = True,
         completes: bool = False,
+        latency_s: float = 0.0,
     ) -> None:
         """recovers: its sinks recover their output when it restores; otherwise the driver has done
         it.
 
         measures: it reports its measurements. completes: what operators wait for belongs to the epoch in
-        which they were given it.
+        which they were given it. latency_s: how long records may wait at a source for others.
         """
         inputs, outputs = plan.inputs[id], plan.outputs[id]
         self.cycle = plan.cycle_of(id)
@@ -135,14 +137,20 @@ class ShardRunner:
             times=measures,
             services=engine.services,
             envelope=self._envelope,
+            latency_s=latency_s if self._may_gather() else 0.0,
         )
         self._completes = completes
+        self._latency_s = latency_s
+        self._next_read_s = 0.0
+        """A source that had no more than it gave is asked again at this time."""
         self._handed_over = NO_CHECKPOINT
         self._snapshots = Snapshots(
             inputs, self.chain, state, self.outlets, self.sent, engine, self.spill
         )
         self.ready_at_s = 0.0
         """A source that had no records is not asked again before this time."""
+        self.least_time_us = END_OF_TIME
+        """The event time of the slowest of all aligned sources."""
         self._source_over = False
         """Its source has ended, and what operators still wait for has not come."""
         self.caught_up = False
@@ -164,6 +172,10 @@ class ShardRunner:
         self._end_unsaved = False
         """All input has ended, and the last checkpoint has not been taken."""
 
+    def _may_gather(self) -> bool:
+        """Whether input may wait for operators: its output is never made again from a log."""
+        return self.sent.log is None and not any(o.one_frame for o in self.outlets.values())
+
     # Commands of the coordinator.
 
     def on_command(self, command: Command) -> None:
@@ -179,13 +191,16 @@ class ShardRunner:
             case Resume():
                 self._on_resume(command)
             case Pause():
+                self._release()
                 self.shard.on_pause()
             case Probe():
+                self._release()
                 self._on_probe(command)
             case EndLoop(cycle=cycle):
                 if cycle == self._cycle_number:
                     self._perform(self.shard.on_loop_ended())
             case StartCheckpoint():
+                self._release()
                 self._perform(self.shard.on_start_checkpoint(command))
             case Stable():
                 self._on_stable(command)
@@ -193,6 +208,11 @@ class ShardRunner:
                 self._perform(self.shard.on_shutdown())
             case _:
                 assert_never(command)
+
+    def _release(self) -> None:
+        """Nothing may wait in front of an operator when the shard's position is looked at."""
+        if self.chain.gathering and self.shard.works:
+            self._guarded(self._outside_step, self.chain.release)
 
     def _on_recover(self, command: Recover) -> None:
         if command.generation <= self.shard.generation:
@@ -382,6 +402,12 @@ class ShardRunner:
         """Settings have changed: they apply from the next step, also for a source that waits."""
         self._untold = tuning
         self.ready_at_s = 0.0
+
+    def on_least_time(self, least_us: int) -> None:
+        """The slowest of all aligned sources has reached this event time: read on, if that is enough."""
+        self.least_time_us = least_us
+        if not self.caught_up:
+            self.ready_at_s = 0.0
 
     def progress(self) -> Progress:
         ended = self.shard.status in (ShardStatus.ENDED, ShardStatus.CLOSED)
@@ -625,11 +651,16 @@ class ShardRunner:
             self.processed += len(part)
             self._flush(self.shard.next_ordinal(), len(part))
             self.pace.note(len(part), self.engine.clock_s() - began_s)
+            if not rest:
+                self.ready_at_s = self._next_read_s
 
     def _read(self) -> bool:
         """Whether the source had a batch."""
         head = self.chain.head
         assert head.reader is not None
+        if self.least_time_us < END_OF_TIME and self.chain.is_ahead(self.least_time_us):
+            self.ready_at_s = math.inf
+            return False
         self.sent.before_reading(head.reader)
         batch = self.chain.read()
         if batch is None:
@@ -646,6 +677,8 @@ class ShardRunner:
             self._perform(self.shard.on_source_ended())
         else:
             head.rest.fill(batch)
+            if self._latency_s and head.reader.drained():
+                self._next_read_s = self.engine.clock_s() + self._latency_s
             return True
         return False
 

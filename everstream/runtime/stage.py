@@ -13,6 +13,7 @@ from everstream.pipeline.sink import Committable, Writer
 from everstream.pipeline.source import Reader
 from everstream.pipeline.times import NO_WATERMARK
 from everstream.runtime.engine_api import Persisting
+from everstream.runtime.gathering import Gathered
 from everstream.runtime.outlets import Outlet
 from everstream.runtime.payload import BatchPayload
 
@@ -86,6 +87,8 @@ class ChainStage:
     """Whether a later operator of this chain looks at the watermarks that records are judged by."""
     expiring: list[ExpiringState[Any]] = field(default_factory=list)
     """Of an operator: its state that has a time to live."""
+    gathered: Gathered | None = None
+    """Of an operator whose input may wait: the batches that do."""
     passed: int = NO_WATERMARK
     """The watermark that was passed on downstream."""
 

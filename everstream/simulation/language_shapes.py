@@ -2,15 +2,26 @@
 
 import math
 import random
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
+from zoneinfo import ZoneInfo
 
 import polars as pl
 
 from everstream.connectors.generate.sources import Range
+from everstream.pipeline.aggregation.aggregates import count
 from everstream.pipeline.aggregation.aggregates import sum as sum_of
 from everstream.pipeline.aggregation.window_functions import cumulative, lag, lead, rank
 from everstream.pipeline.event_time.outer import KEPT, LEFT, RIGHT, How
-from everstream.pipeline.event_time.windows import Sliding
+from everstream.pipeline.event_time.windows import (
+    Calendar,
+    CountWindow,
+    PanedWindow,
+    Session,
+    Sliding,
+    Tumbling,
+)
+from everstream.pipeline.operator import Context, Keyed, Operator
 from everstream.pipeline.stream import Pipeline, Stream
 from everstream.simulation.outside import OutsideSink
 from everstream.simulation.shapes import Shape
@@ -274,4 +285,166 @@ def looked_up(chance: random.Random) -> Shape:
     return Shape("looked-up", workers, build, expected)
 
 
-LANGUAGE_SHAPES = (outer_joined, versioned, deduplicated, ranked, best, running, looked_up)
+def counted_off(chance: random.Random) -> Shape:
+    """Windows of a number of records of each key."""
+    n, keys, batch = chance.randint(20, 200), chance.randint(1, 6), chance.randint(1, 30)
+    shards, workers = chance.randint(1, 3), chance.randint(1, 4)
+    size, every = chance.choice(((1, 1), (4, 4), (6, 4), (9, 3), (30, 30)))
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = timed(pipeline, "numbers", n, batch, 1, keys)
+        windows = numbers.key_by("k").window(CountWindow(size, every))
+        into(windows.aggregate(n=count(), total=sum_of("t"), name="count", shards=shards), world)
+
+    def expected() -> dict[str, list[Any]]:
+        out: list[Any] = []
+        for k in range(keys):
+            times = [t for t in range(n) if t * 7 % keys == k]
+            for end in range(every, len(times) + 1, every):
+                start = max(end - size, 0)
+                out.append((k, start, end, end - start, sum(times[start:end])))
+        return {"out": out}
+
+    fixed = frozenset({"numbers", "numbers-key", "numbers-time"})
+    return Shape("counted-off", workers, build, expected, fixed=fixed)
+
+
+def by_calendar(chance: random.Random) -> Shape:
+    """Days of Berlin over the change to summer time or back, and days from another hour."""
+    n, keys, batch = chance.randint(20, 120), chance.randint(1, 4), chance.randint(1, 9)
+    shards, workers, hours = chance.randint(1, 3), chance.randint(1, 4), chance.randint(1, 9)
+    begin = datetime(2024, chance.choice((3, 10)), 24, 5, tzinfo=UTC)
+    zone, local_days = ZoneInfo("Europe/Berlin"), chance.random() < 0.5
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = pipeline.source(Range(n, column="t", batch=batch), name="numbers", shards=2)
+        hour = pl.col("t") * hours
+        dated = numbers.with_columns(k=pl.col("t") % keys, at=begin + pl.duration(hours=hour))
+        known = dated.event_time("at", lateness=f"{hours * 60}h", name="time")
+        days: PanedWindow = Calendar("1 day", timezone="Europe/Berlin")
+        window = days if local_days else Tumbling("1d", offset="6h")
+        counts = known.key_by("k").window(window)
+        into(counts.aggregate(n=count(), total=sum_of("t"), name="count", shards=shards), world)
+
+    def day_of(at: datetime) -> tuple[datetime, datetime]:
+        if not local_days:
+            start = (at - timedelta(hours=6)).replace(hour=6)
+            return start, start + timedelta(days=1)
+        midnight = at.astimezone(zone).replace(hour=0)
+        after = (midnight + timedelta(days=1)).replace(hour=0)
+        return midnight.astimezone(UTC), after.astimezone(UTC)
+
+    def expected() -> dict[str, list[Any]]:
+        found: dict[Any, list[int]] = {}
+        for t in range(n):
+            found.setdefault((t % keys, *day_of(begin + timedelta(hours=t * hours))), []).append(t)
+        return {"out": [(*window, len(times), sum(times)) for window, times in found.items()]}
+
+    return Shape("by-calendar", workers, build, expected)
+
+
+class LastResults(Operator):
+    """What the last results of all windows say, as a table that is replaced row by row would."""
+
+    rows = Keyed[dict[Any, tuple[int, int]]](init=dict)
+
+    def process(self, record: Any, ctx: Context) -> None:
+        rows, window = self.rows[ctx.key], (record["window_start"], record["window_end"])
+        if record["timing"] == "retracted":
+            assert rows.pop(window) == (record["n"], record["total"])
+        else:
+            rows[window] = (record["n"], record["total"])
+
+    def on_end(self, ctx: Context) -> None:
+        for key, rows in self.rows.items():
+            for window, row in rows.items():
+                ctx.emit((key, *window, *row))
+
+
+class AddedResults(LastResults):
+    """The same for results that are to be added up."""
+
+    def process(self, record: Any, ctx: Context) -> None:
+        rows, window = self.rows[ctx.key], (record["window_start"], record["window_end"])
+        n, total = rows.get(window, (0, 0))
+        rows[window] = (n + record["n"], total + record["total"])
+
+
+def corrected(chance: random.Random) -> Shape:
+    """Windows with early results and late corrections: what they come to, and what is too late."""
+    n, keys, batch = chance.randint(60, 240), chance.randint(1, 4), chance.randint(1, 9)
+    sources, shards, workers = chance.randint(1, 2), chance.randint(1, 3), chance.randint(1, 4)
+    back, gap = chance.randint(1, 40), chance.randint(2, 9)
+    times = [t - chance.randint(0, back) for t in range(0, 2 * n, 2)]
+    lateness, allowed = chance.randint(0, back), chance.randint(0, back)
+    kind = chance.choice(("session", "accumulating", "discarding"))
+    size, every = chance.choice(((10, 10), (12, 4)))
+    if size != every:
+        lateness = back  # a record that is late for some of its windows is in the others
+    early = chance.choice((None, 0.005, 0.05))
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = pipeline.source(Range(n, column="x", batch=batch), name="numbers", shards=sources)
+        moment = pl.lit(pl.Series(times)).gather(pl.col("x"))
+        known = numbers.with_columns(k=pl.col("x") % keys, t=moment, name="row").event_time(
+            "t", lateness=lateness / 1e6, name="time", unit="us"
+        )
+        sliding = Sliding(size / 1e6, every=every / 1e6)
+        windows = known.key_by("k").window(
+            Session(gap / 1e6) if kind == "session" else sliding,
+            allowed_lateness=allowed / 1e6,
+            early=early,
+            panes="discarding" if kind == "discarding" else "accumulating",
+            timing=True,
+        )
+        results = windows.aggregate(n=count(), total=sum_of("x"), name="count", shards=shards)
+        table = AddedResults() if kind == "discarding" else LastResults()
+        results.key_by("k").process(table, name="table").sink(OutsideSink(world), name="out")
+        into(results.side_output("late").select("x"), world, "late")
+
+    def expected() -> dict[str, list[Any]]:
+        watermarks, late = [-(10**9)] * sources, []
+        kept: dict[int, list[tuple[int, int]]] = {}
+        for x, time in enumerate(times):
+            shard = x // batch % sources
+            last_end = time + 1 if kind == "session" else time // every * every + size
+            if last_end + allowed <= watermarks[shard]:
+                late.append((x,))
+            else:
+                kept.setdefault(x % keys, []).append((time, x))
+            watermarks[shard] = max(watermarks[shard], time - lateness)
+        return {"late": late, "out": [row for k in kept for row in windows_of(k, sorted(kept[k]))]}
+
+    def windows_of(k: int, records: list[tuple[int, int]]) -> list[Any]:
+        found: list[Any] = []
+        if kind != "session":
+            starts = {s for t, _ in records for s in range(t // every * every, t - size, -every)}
+            return [
+                (k, s, s + size, len(here), sum(here))
+                for s in starts
+                if (here := [x for t, x in records if s <= t < s + size])
+            ]
+        for t, x in records:
+            if found and t < found[-1][2]:
+                _, first, _, so_far, total = found.pop()
+                found.append((k, first, t + gap, so_far + 1, total + x))
+            else:
+                found.append((k, t, t + gap, 1, x))
+        return found
+
+    fixed = frozenset({"numbers", "row", "time", "count-local"})
+    return Shape("corrected", workers, build, expected, fixed=fixed)
+
+
+LANGUAGE_SHAPES = (
+    outer_joined,
+    versioned,
+    deduplicated,
+    ranked,
+    best,
+    running,
+    looked_up,
+    counted_off,
+    by_calendar,
+    corrected,
+)

@@ -105,8 +105,14 @@ class SimulatedWorker:
     def take_place(self, worker: WorkerId) -> None:
         plan, self.id = self.plan, worker
         for shard in plan.workers[worker]:
-            pace = self.world.pace()
-            self.runners[shard] = TroubledRunner(plan, shard, self.scheme, self, pace)
+            self.runners[shard] = TroubledRunner(
+                plan,
+                shard,
+                self.scheme,
+                self,
+                self.world.pace(),
+                latency_s=self.world.latency_s,
+            )
 
     # The services of the engine.
 

@@ -70,17 +70,20 @@ class World(Happenings):
         scratch: str = "",
         number: int | None = None,
         only: Container[int] | None = None,
+        latency_s: float = 0.005,
     ) -> None:
         """state, scratch: where operators keep their state, and the folder for it if on disk.
 
         number: the number by which sinks find this world; the seed, unless several worlds of one
         seed exist at once. only: which of the faults that the seed selects happen; None for all.
+        latency_s: how long records may wait for others, as in a run.
         """
         super().__init__(Scheduler(seed), History(seed, shape.name))
         chance = self.scheduler.random
         self.seed = seed
         self.scheme = scheme
         self.pace = pace
+        self.latency_s = latency_s
         self.upload_s = chance.choice((0.002, 0.01, 0.03))
         self.driver_link_s = chance.choice((0.001, 0.01))
         self.disk = SimulatedDisk(chance)

@@ -102,7 +102,7 @@ def _instrumented(node: Node, run: int) -> Node:
         assert isinstance(what, Sink)
         what = CapturedSink(run, what.describe_output())
     elif type(what) is EventTime:
-        what = FedEventTime(what.time, what.lateness_us)
+        what = FedEventTime(what.time, what.lateness_us, what.idle_after_s, what.max_drift_us)
     letters = node.dead_letters
     if letters is not None:
         letters = CapturedSink(run, letters.describe_output(), DEAD_LETTERS)

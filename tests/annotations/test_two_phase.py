@@ -1,7 +1,6 @@
 """A last stage that writes to a database in two phases: each item once, whatever dies when."""
 
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from everstream.simulation.storm import scheme_for
 from everstream.simulation.world import World
 from everstream.state.saved import dumps
 from tests.annotations.simulating import function_of
-from tests.connectors.postgres_server import PostgresServer, install_postgres
+from tests.connectors.postgres_server import PostgresServer, postgres_server
 from tests.docs.simulated import Given
 
 # A database in this process, for runs in virtual time.
@@ -162,19 +161,12 @@ def main(items):
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
     """One that prepares transactions for a second phase."""
-    install_postgres()
-    shared = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
-        server = PostgresServer(Path(folder), fsync=False)
+    with postgres_server() as server:
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET max_prepared_transactions = 20")
+        server.stop("fast")
         server.start()
-        try:
-            with psycopg.connect(server.dsn, autocommit=True) as connection:
-                connection.execute("ALTER SYSTEM SET max_prepared_transactions = 20")
-            server.stop("fast")
-            server.start()
-            yield server
-        finally:
-            server.stop()
+        yield server
 
 
 def run_against(dsn: str, store: Path, kills: list[str], items: int) -> es.RunResult:

@@ -1,6 +1,5 @@
 """A pipeline whose shards say which process they run in, and a listener that kills them."""
 
-import json
 import os
 import signal
 from collections import Counter
@@ -26,6 +25,7 @@ from everstream.events import (
     WorkerLost,
 )
 from everstream.state.store import CheckpointStore
+from tests.output import rows_in
 from tests.s3_server import BUCKET, S3Server
 from tests.spark import MASTER as MASTER
 
@@ -140,11 +140,7 @@ def expected() -> Counter[Any]:
 
 def shown(folder: Path) -> Counter[Any]:
     """What the sink has shown."""
-    return Counter(
-        tuple(json.loads(line))
-        for path in (folder / "out").glob("part-*.jsonl")
-        for line in path.read_text().splitlines()
-    )
+    return rows_in(folder / "out")
 
 
 def pid_of(folder: Path, operator: str, shard: int = 0) -> int:

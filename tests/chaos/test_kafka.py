@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,14 @@ from tests.chaos.kafka_copying import Copying
 from tests.cli.commands import Command
 from tests.connectors.kafka_topics import Reading, make_topic
 from tests.kafka_server import KafkaServer, install_kafka
+from tests.shared_memory import folder_in_memory
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """In memory where there is such a place: brokers sync nothing, but write a lot."""
-    shared = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as name:
-        yield Path(name)
+    with folder_in_memory() as folder:
+        yield folder
 
 
 def commit_with_a_broker_killed_in_it(server: KafkaServer, folder: Path, broker: int) -> list[Any]:

@@ -2,15 +2,19 @@
 
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import polars as pl
 import pytest
 
 import everstream as es
+from tests.sampling import sampled
 
 TOTAL, KEYS, SIZE = 6_000, 50, 200
+BEGIN = datetime(2024, 3, 29, 12, tzinfo=UTC)
 
 
 def numbers(start: int, stop: int) -> pl.DataFrame:
@@ -95,6 +99,48 @@ def looked_up(pipeline: es.Pipeline) -> es.Stream:
     )
 
 
+def counted(pipeline: es.Pipeline) -> es.Stream:
+    keyed = timed(pipeline, "left", numbers).key_by("k")
+    return keyed.window(es.CountWindow(30, every=20)).aggregate(
+        n=es.count(), total=es.sum("t"), name="work", shards=2
+    )
+
+
+def by_calendar(pipeline: es.Pipeline) -> es.Stream:
+    dated = timed(pipeline, "left", numbers).with_columns(at=BEGIN + pl.duration(minutes="t"))
+    days = dated.key_by("k").window(es.Calendar("1 day", timezone="Europe/Berlin"), at="at")
+    return days.aggregate(n=es.count(), total=es.sum("t"), name="work", shards=2)
+
+
+class Corrections(es.Operator):
+    """What the last result of each session says."""
+
+    rows = es.Keyed[dict[Any, tuple[int, int]]](init=dict)
+
+    def process(self, record: Any, ctx: es.Context) -> None:
+        rows, window = self.rows[ctx.key], (record["window_start"], record["window_end"])
+        if record["timing"] == "retracted":
+            assert rows.pop(window) == (record["n"], record["total"])
+        else:
+            rows[window] = (record["n"], record["total"])
+
+    def on_end(self, ctx: es.Context) -> None:
+        found = [
+            (k, *window, *row) for k, rows in self.rows.items() for window, row in rows.items()
+        ]
+        ctx.emit_batch(pl.DataFrame(found, orient="row"))
+
+
+def sessions(pipeline: es.Pipeline) -> es.Stream:
+    keyed, at = (
+        timed(pipeline, "left", numbers).key_by("k"),
+        pl.col("t") + pl.col("t") // 1_000 * 500,
+    )
+    windows = keyed.window(es.Session("60ms"), early="100ms", at=at, unit="ms")
+    counts = windows.aggregate(n=es.count(), total=es.sum("t"), name="work", shards=2)
+    return counts.key_by("k").process(Corrections(), name="corrections")
+
+
 def rows(make: Callable[[int, int], pl.DataFrame]) -> list[tuple[int, int]]:
     return make(0, TOTAL).rows()
 
@@ -164,6 +210,40 @@ def expected_looked_up() -> Counter[Any]:
     return Counter((t, k, None if k % 2 else k * k) for t, k in rows(numbers))
 
 
+def expected_counted() -> Counter[Any]:
+    out: Counter[Any] = Counter()
+    for k, times in by_key(numbers).items():
+        for end in range(20, len(times) + 1, 20):
+            window = times[max(0, end - 30) : end]
+            out[k, max(0, end - 30), end, len(window), sum(window)] += 1
+    return out
+
+
+def expected_by_calendar() -> Counter[Any]:
+    found: dict[Any, list[int]] = {}
+    for t, k in rows(numbers):
+        at = (BEGIN + timedelta(minutes=t)).astimezone(ZoneInfo("Europe/Berlin"))
+        start = at.replace(hour=0, minute=0)
+        ends = [day.astimezone(UTC) for day in (start, start + timedelta(days=1))]
+        found.setdefault((k, *ends), []).append(t)
+    return Counter((*window, len(times), sum(times)) for window, times in found.items())
+
+
+def expected_sessions() -> Counter[Any]:
+    out: Counter[Any] = Counter()
+    for k, times in by_key(numbers).items():
+        found: list[list[int]] = []
+        for t in times:
+            if found and t // 1_000 == found[-1][-1] // 1_000:
+                found[-1].append(t)
+            else:
+                found.append([t])
+        for each in found:
+            gaps = each[0] // 1_000 * 500
+            out[k, each[0] + gaps, each[-1] + gaps + 60, len(each), sum(each)] += 1
+    return out
+
+
 CASES = {
     "joined": (joined, expected_joined),
     "as_of": (as_of, expected_as_of),
@@ -173,28 +253,35 @@ CASES = {
     "best": (best, expected_best),
     "running": (running, expected_running),
     "looked up": (looked_up, expected_looked_up),
+    "counted": (counted, expected_counted),
+    "by_calendar": (by_calendar, expected_by_calendar),
+    "sessions": (sessions, expected_sessions),
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("protocol", ["aligned", "hmnr"])
+PROTOCOLS = {
+    "aligned": es.Coordinated(every="60ms"),
+    "hmnr": es.CommunicationInduced(every="60ms", rule="hmnr"),
+}
+BOTH = {f"{protocol} {name}": (protocol, name) for protocol in PROTOCOLS for name in CASES}
+QUICK = [*(both for both in BOTH if both.startswith("aligned")), "hmnr joined"]
+"""Every operator under every protocol is simulated in `tests/simulation/test_language.py`."""
+
+
+@pytest.mark.parametrize("both", sampled(BOTH, QUICK))
 def test_killing_the_workers_of_the_operator_loses_and_doubles_nothing(
-    tmp_path: Path, name: str, protocol: str
+    tmp_path: Path, both: str
 ) -> None:
+    protocol, name = BOTH[both]
     build, expected = CASES[name]
     pipeline = es.Pipeline("language")
     build(pipeline).collect(name="out")
-    checkpoint = (
-        es.Coordinated(every="60ms")
-        if protocol == "aligned"
-        else es.CommunicationInduced(every="60ms", rule="hmnr")
-    )
     result = pipeline.run(
         engine="local",
         store=str(tmp_path / "store"),
-        checkpoint=checkpoint,
+        checkpoint=PROTOCOLS[protocol],
         workers=3,
-        kill=["work:0@1200", "work:1@2400"],
+        kill=["work:0@1200", "work:1@1800"],
         max_restarts=10,
     )
     assert len(result.recoveries) == 2

@@ -1,6 +1,5 @@
 """A driver that dies between its last manifest and the last commit leaves nothing unshown."""
 
-import json
 import subprocess
 import sys
 from collections import Counter
@@ -9,6 +8,7 @@ from pathlib import Path
 import everstream as es
 from everstream.core.orders import Outcome
 from everstream.engine.result import RunResult
+from tests.output import records_in
 
 from .conftest import MASTER
 
@@ -36,18 +36,13 @@ def run_elsewhere(folder: Path, *kills: str) -> "subprocess.CompletedProcess[str
     return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 
-def shown(folder: Path) -> Counter[int]:
-    lines = (line for part in (folder / "out").glob("*.jsonl") for line in part.open())
-    return Counter(json.loads(line) for line in lines)
-
-
 def test_a_driver_killed_after_its_last_manifest_is_replaced_by_one_that_commits(
     tmp_path: Path,
 ) -> None:
     """The only epoch is the last one, and the driver dies when its manifest is written, unsaid."""
     killed = run_elsewhere(tmp_path, "driver@after-prepare")
     assert killed.returncode == -9, killed.stderr
-    assert shown(tmp_path) == Counter()
+    assert Counter(records_in(tmp_path / "out")) == Counter()
     for _ in range(2):  # the second time there is nothing left to do
         assert run(tmp_path).outcome is Outcome.FINISHED
-        assert shown(tmp_path) == Counter(range(100))
+        assert Counter(records_in(tmp_path / "out")) == Counter(range(100))

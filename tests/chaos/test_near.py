@@ -7,7 +7,8 @@ import pytest
 
 from everstream.state.local_recovery import PREFIX
 from tests.cli.commands import Command
-from tests.gated import TOTAL, committed, expected, open_gate, prepare
+from tests.gated import TOTAL, expected, open_gate, prepare
+from tests.output import rows_in
 from tests.s3_proxy import S3Proxy
 from tests.s3_server import BUCKET, S3Server
 
@@ -40,13 +41,13 @@ def test_killed_workers_and_the_next_driver_find_their_snapshots_on_their_own_ma
             cwd=tmp_path,
             variables={**proxy.variables, "TMPDIR": str(tmp_path)},
         )
-        command.wait_for("output", lambda: committed(out).total() >= 20_000)
+        command.wait_for("output", lambda: rows_in(out).total() >= 20_000)
         assert snapshots_read(proxy) == [], "one was killed, and both went back"
         (near,) = tmp_path.glob(f"{PREFIX}*")
         assert any(near.iterdir())
         command.driver().kill()
         open_gate(tmp_path, 40_000)
-        command.wait_for("output of the next driver", lambda: committed(out).total() >= 40_000)
+        command.wait_for("output of the next driver", lambda: rows_in(out).total() >= 40_000)
         assert snapshots_read(proxy) == [], "its workers found them, too"
         for copy in near.iterdir():
             with suppress(FileNotFoundError):  # removed in between, with its epoch
@@ -55,5 +56,5 @@ def test_killed_workers_and_the_next_driver_find_their_snapshots_on_their_own_ma
         open_gate(tmp_path, TOTAL)
         assert command.end() == 0, command.output
         assert snapshots_read(proxy), "damaged copies were passed over"
-    assert committed(out) == expected()
+    assert rows_in(out) == expected()
     assert not list(tmp_path.glob(f"{PREFIX}*")), "nothing is left behind"

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import Command
-from tests.gated import TOTAL, committed, expected, open_gate, prepare
+from tests.gated import TOTAL, expected, open_gate, prepare
+from tests.output import rows_in
 from tests.s3_server import BUCKET, KEY, SECRET, S3Server
 
 
@@ -30,7 +31,7 @@ def test_workers_the_driver_and_the_object_store_are_killed_and_the_output_is_ex
     )
 
     def wait_for(records: int) -> None:
-        command.wait_for(f"{records}", lambda: committed(tmp_path / "out").total() >= records)
+        command.wait_for(f"{records}", lambda: rows_in(tmp_path / "out").total() >= records)
 
     wait_for(20_000)
     server.kill()
@@ -45,7 +46,7 @@ def test_workers_the_driver_and_the_object_store_are_killed_and_the_output_is_ex
     assert result["outcome"] == "finished"
     assert result["drivers_lost"] == 1
     assert [recovery["injected"] for recovery in result["recoveries"]][:1] == [True]
-    assert committed(tmp_path / "out") == expected()
+    assert rows_in(tmp_path / "out") == expected()
     objects = server.objects("checkpoints")
     assert objects, "the checkpoints were there"
     assert not any(SECRET.encode() in data for data in objects.values())

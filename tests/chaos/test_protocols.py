@@ -1,6 +1,5 @@
 """Every protocol on real processes with SIGKILL: a fork, and a pipeline that feeds itself."""
 
-import json
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ import everstream as es
 from everstream.engine.result import RunResult
 from everstream.events import RunStatus, StoreDamaged
 from everstream.pipeline.checkpointing import Checkpointing
+from tests.output import rows_in
 from tests.processes import wait_until_gone
 from tests.sampling import sampled
 
@@ -26,14 +26,6 @@ from .places import in_a_folder, store_of
 from .shapes import SCHEMES, fork, fork_rows, loop, loop_rows, starts
 
 CYCLIC = ["unaligned", "uncoordinated", "hmnr", "bcs"]
-
-
-def shown(folder: Path) -> Counter[Any]:
-    return Counter(
-        tuple(json.loads(line))
-        for path in folder.glob("part-*.jsonl")
-        for line in path.read_text().splitlines()
-    )
 
 
 def difference(want: Counter[Any], got: Counter[Any]) -> tuple[int, int]:
@@ -72,7 +64,7 @@ def test_in_a_fork_a_killed_branch_and_a_killed_source_lose_and_double_nothing(
     result = run(tmp_path, fork, SCHEMES[name], killer(tmp_path, (4, "left.0"), (9, "front.0")))
     assert len(result.recoveries) == 2
     for side in ("left", "right"):
-        lost, duplicated = difference(fork_rows(), shown(tmp_path / side))
+        lost, duplicated = difference(fork_rows(), rows_in(tmp_path / side))
         assert lost == 0
         assert duplicated == 0 or name == "at-least-once"
     assert result.checkpoint_stats.forced == 0, "nothing goes round"
@@ -82,7 +74,7 @@ def test_in_a_fork_a_killed_branch_and_a_killed_source_lose_and_double_nothing(
 def test_on_a_cycle_a_killed_shard_loses_and_doubles_nothing(tmp_path: Path, name: str) -> None:
     result = run(tmp_path, loop, SCHEMES[name], killer(tmp_path, (5, "visits.1")))
     assert len(result.recoveries) == 1
-    assert difference(loop_rows(), shown(tmp_path / "out")) == (0, 0)
+    assert difference(loop_rows(), rows_in(tmp_path / "out")) == (0, 0)
 
 
 class Onlooker(Killer):
@@ -113,7 +105,7 @@ def test_uncoordinated_a_killed_branch_leaves_the_other_process_and_counters_unt
     [report] = result.recoveries
     assert report.went_back == ("left:0",)
     for side in ("left", "right"):
-        assert difference(fork_rows(), shown(tmp_path / side)) == (0, 0)
+        assert difference(fork_rows(), rows_in(tmp_path / side)) == (0, 0)
 
 
 class Spoiler(Killer):
@@ -154,7 +146,7 @@ def test_a_corrupt_newest_log_segment_is_noticed_and_costs_no_results(tmp_path: 
         return
     assert listener.of(StoreDamaged)
     for side in ("left", "right"):
-        assert difference(fork_rows(), shown(tmp_path / side)) == (0, 0)
+        assert difference(fork_rows(), rows_in(tmp_path / side)) == (0, 0)
 
 
 SCRIPT = """
@@ -204,7 +196,7 @@ def test_a_killed_driver_with_uncoordinated_checkpoints_is_followed_exactly(tmp_
     assert again.wait() == 0
     assert line[1] == "finished" and int(line[3]) >= 6
     for side in ("left", "right"):
-        assert difference(fork_rows(), shown(tmp_path / side)) == (0, 0)
+        assert difference(fork_rows(), rows_in(tmp_path / side)) == (0, 0)
 
 
 @pytest.mark.long
@@ -217,10 +209,10 @@ def test_ctrl_c_stops_in_the_middle_of_a_cycle_and_the_next_run_goes_on_exactly(
     driver.send_signal(signal.SIGINT)
     assert wait_for_line(driver, "outcome").split()[1] == "stopped"
     assert driver.wait() == 0
-    part_way = shown(tmp_path / "out")
+    part_way = rows_in(tmp_path / "out")
     assert 0 < part_way.total() < loop_rows().total()
     open_gate(tmp_path)
     again = start(tmp_path, "loop", name)
     assert wait_for_line(again, "outcome").split()[1] == "finished"
     assert again.wait() == 0
-    assert difference(loop_rows(), shown(tmp_path / "out")) == (0, 0)
+    assert difference(loop_rows(), rows_in(tmp_path / "out")) == (0, 0)

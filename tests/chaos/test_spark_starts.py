@@ -7,7 +7,8 @@ import psutil
 import pytest
 
 from tests.cli.commands import Command
-from tests.gated import TOTAL, committed, expected, open_gate, prepare
+from tests.gated import TOTAL, expected, open_gate, prepare
+from tests.output import rows_in
 
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 pytestmark = [
@@ -44,7 +45,7 @@ def test_a_spark_that_is_killed_while_it_starts_is_tried_again(tmp_path: Path) -
     )
     kill_starting(command, answers=False)
     command.wait_for("another driver", lambda: command.says("restarting it (1 of 3)"))
-    command.wait_for("output", lambda: committed(out).total() >= 10_000)
+    command.wait_for("output", lambda: rows_in(out).total() >= 10_000)
     command.driver().kill()
     command.wait_for("another driver", lambda: command.says("restarting it (2 of 3)"))
     kill_starting(command, answers=True)
@@ -55,7 +56,7 @@ def test_a_spark_that_is_killed_while_it_starts_is_tried_again(tmp_path: Path) -
     assert result["outcome"] == "finished"
     assert result["drivers_lost"] == 3
     assert "Spark's process was killed (SIGKILL) while it started" in command.output
-    assert committed(out) == expected()
+    assert rows_in(out) == expected()
 
 
 def test_a_spark_that_never_starts_ends_the_run_when_it_was_tried_often_enough(
@@ -68,4 +69,4 @@ def test_a_spark_that_never_starts_ends_the_run_when_it_was_tried_often_enough(
     kill_starting(command, answers=False)
     assert command.end() == 1
     assert "the driver died 2 times (Spark went away: Spark's process was killed" in command.output
-    assert not committed(tmp_path / "out")
+    assert not rows_in(tmp_path / "out")

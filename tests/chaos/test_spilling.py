@@ -1,6 +1,5 @@
 """A real loop that sends back more than it takes: it waits on disk, and a SIGKILL costs nothing."""
 
-import json
 import time
 from collections import Counter
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 import everstream as es
 from everstream.events import EpochStable, MetricsSampled, RunEvent
 from everstream.runtime import spilled, waiting
+from tests.output import rows_in
 from tests.sampling import sampled
 
 from .conftest import KEYS, MASTER, RECORDS, Gated, Killer, kill, open_gate
@@ -80,14 +80,6 @@ def rows() -> Counter[Any]:
     return Counter((key, i + 1) for key, total in visited.items() for i in range(total))
 
 
-def shown(folder: Path) -> Counter[Any]:
-    return Counter(
-        tuple(json.loads(line))
-        for path in (folder / "out").glob("part-*.jsonl")
-        for line in path.read_text().splitlines()
-    )
-
-
 class KillerOfSpillers(Killer):
     """Kills a worker when a checkpoint has named what waited on its disk."""
 
@@ -129,5 +121,5 @@ def test_a_killed_worker_whose_output_waits_on_disk_loses_and_doubles_nothing(
     )
     assert listener.killed and len(result.recoveries) == 1
     assert sum(listener.spilled_bytes.values()) > 10 * MEMORY_BYTES
-    want, got = rows(), shown(tmp_path)
+    want, got = rows(), rows_in(tmp_path / "out")
     assert ((want - got).total(), (got - want).total()) == (0, 0)

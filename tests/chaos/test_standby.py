@@ -13,7 +13,8 @@ import pytest
 
 from everstream.core.fault_points import Point
 from tests.cli.commands import Command
-from tests.gated import TOTAL, committed, expected, open_gate, prepare
+from tests.gated import TOTAL, expected, open_gate, prepare
+from tests.output import rows_in
 
 pytestmark = pytest.mark.timeout(900)  # several Spark processes start
 
@@ -39,13 +40,13 @@ class Stage:
         return command
 
     def shows(self, records: int) -> Callable[[], bool]:
-        return lambda: committed(self.folder / "out").total() >= records
+        return lambda: rows_in(self.folder / "out").total() >= records
 
     def open(self, gate: int) -> None:
         open_gate(self.folder, gate)
 
     def is_exact(self) -> bool:
-        return committed(self.folder / "out") == expected()
+        return rows_in(self.folder / "out") == expected()
 
 
 def kill_all(command: Command) -> None:

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 import everstream as es
-from tests.engines import on_all_engines
+from tests.engines import on_all_engines_at_length
 from tests.spark import MASTER
 
 
@@ -18,8 +18,10 @@ def drifting(n: int) -> dict[str, object]:
     return {"n": n, "a": None if n % 10 == 3 else n}
 
 
-@on_all_engines
-@pytest.mark.parametrize("kill", [(), ("files@100",)], ids=["calm", "killed"])
+@on_all_engines_at_length
+@pytest.mark.parametrize(
+    "kill", [("files@100",), pytest.param((), marks=pytest.mark.long)], ids=["killed", "calm"]
+)
 def test_a_run_with_a_failure_stores_the_same_values_as_one_without(
     tmp_path: Path, kill: tuple[str, ...]
 ) -> None:

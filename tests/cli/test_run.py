@@ -16,7 +16,8 @@ import pytest
 
 from everstream.observability.monitoring.sheet import read_sheet
 from tests.cli.commands import Command
-from tests.gated import TOTAL, committed, expected, open_gate, prepare
+from tests.gated import TOTAL, expected, open_gate, prepare
+from tests.output import rows_in
 
 pytestmark = [
     pytest.mark.timeout(900),  # many processes start; on a busy machine that takes long
@@ -61,7 +62,7 @@ def saga(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Saga]:
         return Command(*same, *options, cwd=folder)
 
     def output_up_to(records: int) -> Callable[[], bool]:
-        return lambda: committed(out).total() >= records
+        return lambda: rows_in(out).total() >= records
 
     command = start("timed_out", "--timeout", "1s")
     timed_out = ended(command, folder / "timed_out.json")
@@ -80,6 +81,8 @@ def saga(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Saga]:
     command.wait_for("output of the next driver", output_up_to(50_000))
     (java,) = command.driver().children()
     java.kill()
+    # Workers that outlive Spark for a moment could process the rest.
+    command.wait_for("the loss of Spark", lambda: command.says("Spark went away"))
     open_gate(folder, TOTAL)
     driver_killed = ended(command, folder / "driver_killed.json")
 
@@ -118,7 +121,7 @@ def test_a_killed_driver_or_spark_is_started_again_and_the_results_are_exact(sag
     assert saga.driver_killed.result["outcome"] == "finished"
     assert "the driver died (Spark went away" in saga.driver_killed.output
     assert saga.driver_killed.result["drivers_lost"] == 2
-    assert committed(saga.out) == expected()
+    assert rows_in(saga.out) == expected()
 
 
 def recoveries_of(saga: Saga) -> list[Any]:
@@ -154,14 +157,14 @@ def test_the_json_result_counts_each_record_once(saga: Saga) -> None:
 def test_a_finished_pipeline_says_so_and_changes_nothing(saga: Saga) -> None:
     assert saga.again.code == 0
     assert "already finished" in saga.again.output
-    assert committed(saga.out) == expected()
+    assert rows_in(saga.out) == expected()
 
 
 def test_micro_batches_outlive_spark_too(tmp_path: Path) -> None:
     prepare(tmp_path, 30_000)
     same = ("run", "steady.py", "--every", "200ms", "--master", "local[2]")
     command = Command(*same, "--engine", "microbatch", "--json", "killed.json", cwd=tmp_path)
-    command.wait_for("output", lambda: committed(tmp_path / "out").total() >= 30_000)
+    command.wait_for("output", lambda: rows_in(tmp_path / "out").total() >= 30_000)
     (java,) = command.driver().children()
     java.kill()
     open_gate(tmp_path, TOTAL)
@@ -169,7 +172,7 @@ def test_micro_batches_outlive_spark_too(tmp_path: Path) -> None:
     assert killed.code == 0, killed.output
     assert "the driver died (Spark went away" in killed.output
     assert killed.result["outcome"] == "finished"
-    assert committed(tmp_path / "out") == expected()
+    assert rows_in(tmp_path / "out") == expected()
 
 
 FAILING = """
@@ -186,7 +189,9 @@ pipeline.source(es.Range(5000, batch=100)).map(inverse, name="inverse").sink(es.
 def test_an_exception_in_user_code_shows_operator_record_and_traceback(tmp_path: Path) -> None:
     (tmp_path / "failing.py").write_text(FAILING)
     command = Command(
-        *("run", "failing.py", "--max-restarts", "1", "--json", "result.json"), cwd=tmp_path
+        *("run", "failing.py", "--engine", "local", "--max-restarts", "1"),
+        *("--json", "result.json"),
+        cwd=tmp_path,
     )
     run = ended(command, tmp_path / "result.json")
     assert run.code == 1
@@ -199,7 +204,7 @@ def test_an_exception_in_user_code_shows_operator_record_and_traceback(tmp_path:
 
 def test_a_second_ctrl_c_kills_and_leaves_no_process_behind(tmp_path: Path) -> None:
     prepare(tmp_path, 0)
-    command = Command("run", "steady.py", cwd=tmp_path)
+    command = Command("run", "steady.py", "--engine", "local", cwd=tmp_path)
     command.wait_for("workers", lambda: command.says("worker(s)"))
     command.driver().suspend()  # so that it cannot stop in time by itself
     command.process.send_signal(signal.SIGINT)

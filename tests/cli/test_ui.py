@@ -37,7 +37,7 @@ class Page:
     def read(self, path: str) -> str:
         bearer = {"Authorization": f"Bearer {self.token}"}
         request = urllib.request.Request(f"{self.url}{path}", headers=bearer)
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=300) as answer:
             text: str = answer.read().decode()
         return text
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import Command
+from tests.output import records_in
 
 pytestmark = pytest.mark.timeout(900)
 PROGRAM = """
@@ -31,8 +32,7 @@ def add(folder: Path, first: int, count: int) -> None:
 
 def shown(folder: Path) -> Counter[int]:
     """The number of sums that each key has shown: one for every record."""
-    lines = [line for part in (folder / "out").glob("part-*") for line in part.open()]
-    return Counter(json.loads(line)[0] for line in lines)
+    return Counter(key for key, _ in records_in(folder / "out"))
 
 
 def expected(total: int) -> Counter[int]:

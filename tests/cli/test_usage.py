@@ -41,7 +41,10 @@ def test_the_help_of_run_fits_two_screens() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--every", "banana"], "'banana' is not a duration: write it like 500ms, 5s, 2m or 1h"),
+        (
+            ["--every", "banana"],
+            "'banana' is not a duration: write it like 500ms, 5s, 2m, 1h or 1d",
+        ),
         (["--every", "0s"], "--every 0s: the time must be positive"),
         (["--timeout", "soon"], "'soon' is not a duration"),
         (["--heartbeat-timeout", "0s"], "--heartbeat-timeout 0s: the time must be positive"),

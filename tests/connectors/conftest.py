@@ -9,6 +9,7 @@ import pytest
 from tests.connectors.lake_places import LakePlace
 from tests.connectors.postgres_server import PostgresServer
 from tests.connectors.table_places import Place
+from tests.shared_memory import folder_in_memory
 
 
 @pytest.fixture
@@ -17,9 +18,8 @@ def quick_disk(
 ) -> Iterator[None]:
     """Temporary folders in memory where there is such a place: an fsync there costs nothing."""
     tmp_path_factory.getbasetemp()  # settled before, or later tests would look for theirs in here
-    shared = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
-        monkeypatch.setattr(tempfile, "tempdir", folder)
+    with folder_in_memory() as folder:
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
         yield
 
 

@@ -1,13 +1,12 @@
 """The Redis servers of the tests: installed if they are not there, killed at the end."""
 
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from everstream_lab.bench.connectors.redis_server import LocalRedis
 from tests.installing import install
+from tests.shared_memory import folder_in_memory
 
 
 @contextmanager
@@ -15,9 +14,8 @@ def redis_server(*, password: str | None = None, save: bool = True) -> Iterator[
     """Skips where this machine gives us no way to install it; any other trouble is a failure."""
     if shutil.which("redis-server") is None:
         install("redis")
-    shared = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
-        server = LocalRedis(Path(folder), password=password, save=save)
+    with folder_in_memory() as folder:
+        server = LocalRedis(folder, password=password, save=save)
         server.start()
         try:
             yield server

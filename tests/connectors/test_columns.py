@@ -58,8 +58,15 @@ def parts_of(ending: str, sink_shard: SinkShard) -> Iterator[Path]:
     )
 
 
+each_kind_of_batch = pytest.mark.parametrize(
+    "batches",
+    [MIXED, pytest.param(default_batches(), marks=pytest.mark.long)],
+    ids=["mixed", "records"],
+)
+
+
 @pytest.mark.usefixtures("quick_disk")
-@pytest.mark.parametrize("batches", [default_batches(), MIXED], ids=["records", "mixed"])
+@each_kind_of_batch
 def test_csv_is_exactly_once_through_every_crash(batches: dict[int, Batch]) -> None:
     check_sink(
         lambda place: Csv(f"{place}/out"),
@@ -71,7 +78,7 @@ def test_csv_is_exactly_once_through_every_crash(batches: dict[int, Batch]) -> N
 
 
 @pytest.mark.usefixtures("quick_disk")
-@pytest.mark.parametrize("batches", [default_batches(), MIXED], ids=["records", "mixed"])
+@each_kind_of_batch
 def test_parquet_is_exactly_once_through_every_crash(batches: dict[int, Batch]) -> None:
     check_sink(
         lambda place: Parquet(f"{place}/out"),

@@ -408,7 +408,9 @@ def test_a_socket_can_be_connected_again(tmp_path: Path) -> None:
     reader = Journal(SocketLines("127.0.0.1", server.port, reconnect=True), tmp_path).open(0, 1)
     found: list[Any] = []
     while len(found) < 2:
-        found += reader.read() or []
+        if lines := reader.read():
+            found += lines
+            assert reader.drained()
     assert found == ["one", "two"]
     server.listening.close()
 

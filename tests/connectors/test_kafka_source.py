@@ -392,3 +392,15 @@ def test_a_compacted_topic_is_told_of(kafka: KafkaServer, caplog: pytest.LogCapt
     Kafka(kafka.bootstrap, [plain, compacted]).check()
     (told,) = [record.getMessage() for record in caplog.records if "compacted" in record.msg]
     assert f"'{compacted}'" in told and plain not in told
+
+
+def test_a_topic_has_no_more_when_a_read_takes_less_than_it_asked_for(kafka: KafkaServer) -> None:
+    topic = topic_of(kafka)
+    kafka.produce(topic, ({"value": b"%d" % n} for n in range(10)))
+    reader = Kafka(kafka.bootstrap, topic).open(0, 1)
+    given: list[bool] = []
+    while reader.offset.places.get((topic, 0), (0,))[0] < 10:
+        if reader.read() is not None:
+            given.append(reader.drained())
+    assert all(given)
+    reader.close()

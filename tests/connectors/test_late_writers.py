@@ -1,6 +1,7 @@
 """A writer that was replaced wakes up after a rewind: it deletes and overwrites nothing."""
 
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from everstream.core.permits import permit
 from everstream.state.store import CheckpointStore
 from tests.connectors.lake_places import LakePlace
 from tests.connectors.writing import sink_shard, write_checkpoint
-from tests.s3_server import BUCKET, S3Server
+from tests.s3_server import BUCKET
 
 pytestmark = pytest.mark.usefixtures("quick_disk")
 
@@ -22,17 +23,13 @@ REMOVE = PartFolder.remove
 
 
 @pytest.fixture(params=["local", "s3"])
-def folder(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
+def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A folder for part files: on the local disk, and in a bucket, where a rename is a copy."""
     if request.param == "local":
-        yield str(tmp_path / "out")
-        return
-    with S3Server(tmp_path / "s3") as server:
-        for name, value in server.variables.items():
-            monkeypatch.setenv(name, value)
-        yield f"s3://{BUCKET}/out"
+        return str(tmp_path / "out")
+    for name, value in request.getfixturevalue("s3").variables.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{BUCKET}/{uuid.uuid4().hex}"
 
 
 def shown_in(folder: str) -> dict[str, bytes]:

@@ -289,6 +289,18 @@ def test_without_catching_up_a_fast_source_may_be_late_by_a_moment_and_no_more()
     assert reader.load().forfeited == pytest.approx(9_500, abs=1)
 
 
+def test_a_paced_source_has_no_more_once_it_has_given_what_is_due() -> None:
+    clock = Clock()
+    reader = es.Paced(es.Range(10**6, batch=30), 1_000, clock=clock).open(0, 1)
+    assert reader.read() is None
+    clock.now_s += 0.04
+    assert len(reader.read()) == 30  # type: ignore[arg-type]
+    assert not reader.drained(), "the source has given a part of what is due"
+    clock.now_s += 0.001
+    assert len(reader.read()) == 11  # type: ignore[arg-type]
+    assert reader.drained()
+
+
 def test_waiting_counts_as_latency_only_where_it_is_caught_up() -> None:
     clock = Clock()
     for catch_up, born in ((True, 1_005.05), (False, 0.0)):

@@ -3,7 +3,6 @@
 Each test breaks the real code by one rule, and output goes wrong that does not otherwise.
 """
 
-import json
 import pickle
 from pathlib import Path
 
@@ -15,16 +14,12 @@ from everstream.connectors.ownership import Claim
 from everstream.core.permits import permit
 from everstream.errors import ConnectorError, UserError
 from everstream.pipeline.sink import SinkShard
+from tests.output import records_in
 from tests.state.holders import running
 
 
 def sink_shard(store: Path, generation: int = 1) -> SinkShard:
     return SinkShard("words", "counts", 0, 1, generation, str(store))
-
-
-def shown(folder: Path) -> list[int]:
-    parts = sorted((folder / "out").glob("part-*"))
-    return [json.loads(line)["n"] for part in parts for line in part.read_text().splitlines()]
 
 
 def commit_what_has_rotted(folder: Path) -> list[int]:
@@ -37,7 +32,7 @@ def commit_what_has_rotted(folder: Path) -> list[int]:
     pending.write_bytes(pending.read_bytes().replace(b"1", b"7"))
     heir = JsonLines(folder / "out").open(sink_shard(folder, 2))
     heir.recover([pickle.loads(pickle.dumps(transaction))], permit(1))
-    return shown(folder)
+    return [record["n"] for record in records_in(folder / "out")]
 
 
 def test_without_the_checksum_damaged_output_is_shown(
@@ -58,7 +53,7 @@ def two_runs_in_one_folder(folder: Path) -> list[int]:
         transaction = writer.prepare(1)
         assert transaction is not None
         transaction.commit(permit(1))
-    return shown(folder)
+    return [record["n"] for record in records_in(folder / "out")]
 
 
 def test_without_an_owner_a_second_run_takes_away_the_output_of_the_first(
@@ -69,7 +64,7 @@ def test_without_an_owner_a_second_run_takes_away_the_output_of_the_first(
         pytest.raises(UserError, match="'the first' is running"),
     ):
         two_runs_in_one_folder(tmp_path / "real")
-    assert shown(tmp_path / "real") == [1]
+    assert [record["n"] for record in records_in(tmp_path / "real" / "out")] == [1]
     monkeypatch.setattr(Claim, "_refuse_if_alive", lambda self, theirs: None)
     with running(str(tmp_path / "mutant" / "store-1"), "the first"):
         assert two_runs_in_one_folder(tmp_path / "mutant") == [2]

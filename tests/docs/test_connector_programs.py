@@ -113,18 +113,15 @@ def test_the_program_for_webhooks_posts_every_alarm_both_ways() -> None:
     assert sum(map(len, lists)) == 29 and max(map(len, lists)) <= 10
 
 
-def test_the_program_for_buckets_reads_and_writes_them(tmp_path: Path) -> None:
-    with S3Server(tmp_path / "s3") as server:
-        orders = [{"customer": n % 3, "cents": n} for n in range(100)]
-        lines = "".join(f"{json.dumps(order)}\n" for order in orders).encode()
-        server.put(f"{BUCKET}/orders/1.jsonl", lines)
-        # A Spark that runs already does not see what the environment says now.
-        given = f", storage_options={server.options!r})"
-        here = {"s3://shop": f"s3://{BUCKET}", '.jsonl")': f'.jsonl"{given}', '/")': f'/"{given}'}
-        program_under("docs/guides/connectors/files.md", "Buckets", here)["totals"].run(
-            master=MASTER
-        )
-        parts = [d for name, d in server.objects("totals").items() if name.endswith(".parquet")]
+def test_the_program_for_buckets_reads_and_writes_them(s3: S3Server) -> None:
+    orders = [{"customer": n % 3, "cents": n} for n in range(100)]
+    lines = "".join(f"{json.dumps(order)}\n" for order in orders).encode()
+    s3.put(f"{BUCKET}/orders/1.jsonl", lines)
+    # A Spark that runs already does not see what the environment says now.
+    given = f", storage_options={s3.options!r})"
+    here = {"s3://shop": f"s3://{BUCKET}", '.jsonl")': f'.jsonl"{given}', '/")': f'/"{given}'}
+    program_under("docs/guides/connectors/files.md", "Buckets", here)["totals"].run(master=MASTER)
+    parts = [d for name, d in s3.objects("totals").items() if name.endswith(".parquet")]
     rows = pl.concat([pl.read_parquet(part) for part in parts])
     last = rows.group_by("customer").agg(pl.col("cents").max()).sort("customer")
     assert last["cents"].to_list() == [sum(range(k, 100, 3)) for k in range(3)]

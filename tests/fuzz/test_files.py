@@ -2,7 +2,6 @@
 
 import random
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from everstream.core.scheme import Checkpointing
 from everstream.errors import ConnectorError
 from tests.fuzz.mutations import files_of, kind_of, mutate
 from tests.fuzz.scene import cut_off, expected, go_on, shown
+from tests.shared_memory import folder_in_memory
 
 PROTOCOLS: list[Checkpointing] = [
     es.Coordinated(),
@@ -21,7 +21,7 @@ PROTOCOLS: list[Checkpointing] = [
     es.Uncoordinated(every="10ms"),
 ]
 MOMENTS = ["epoch 2 is stable", "epoch 3 is stable", "epoch 4 is being written"]
-QUICK, LONG = 40, 500
+QUICK, LONG = 20, 500
 
 
 class Stage:
@@ -43,9 +43,8 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
-    shared = Path("/dev/shm")  # an fsync there costs nothing
-    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
-        yield Stage(Path(folder))
+    with folder_in_memory() as folder:
+        yield Stage(folder)
 
 
 def damaged_and_gone_on(stage: Stage, seed: int) -> str:

@@ -1,47 +1,28 @@
 """Whatever is sent to a sink with columns is there as it was sent, or was refused by name."""
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.connectors.column_places import KINDS, ColumnPlace
-from tests.connectors.postgres_server import PostgresServer, install_postgres
 from tests.fuzz.values import Run
+from tests.shared_memory import folder_in_memory
 
-QUICK, LONG = 50, 2_000
-
-
-def shared_memory() -> Any:
-    shared = Path("/dev/shm")  # an fsync there costs nothing
-    return tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None)
+QUICK, LONG = 20, 2_000
 
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    with shared_memory() as name:
-        yield Path(name)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    install_postgres()
-    with shared_memory() as name:
-        server = PostgresServer(Path(name), fsync=False)
-        server.start()
-        try:
-            yield server
-        finally:
-            server.stop()
+    with folder_in_memory() as folder:
+        yield folder
 
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
     """A kind of output, and the database if it needs one."""
     needs = request.param == "postgres"
-    yield request.param, request.getfixturevalue("server").dsn if needs else ""
+    yield request.param, request.getfixturevalue("postgres").dsn if needs else ""
 
 
 def go_through(seed: int, folder: Path, kind: str, dsn: str) -> None:

@@ -1,7 +1,8 @@
 """Both Spark engines, the data source and a streaming query, on the Spark that is installed.
 
 `make matrix` copies these tests next to an installed wheel and runs them on every version of Spark
-that Everstream supports. So this module needs only the library and pytest.
+that Everstream supports. So this module needs only the library and pytest. Tests of the packages
+cover most of it on one version of Spark, so `make test` runs a sample.
 """
 
 import json
@@ -52,6 +53,7 @@ def last_of(rows: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return sorted(largest.items())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["tasks", "microbatch"])
 def test_a_killed_worker_costs_no_record_and_doubles_none(
     session: SparkSession, engine: EngineName, tmp_path: Path
@@ -85,6 +87,7 @@ def test_spark_reads_the_output_of_a_run_as_a_table_and_as_a_stream(
     assert last_of([(row[0], row[1]) for row in rows]) == last_totals()
 
 
+@pytest.mark.long
 def test_a_pipeline_reads_a_streaming_query_while_a_worker_is_killed(
     session: SparkSession, tmp_path: Path
 ) -> None:
@@ -113,6 +116,7 @@ def twice(row: dict[str, Any]) -> int:
     return int(2 * row["n"])
 
 
+@pytest.mark.long
 def test_a_streaming_query_writes_a_topic_or_is_refused_with_the_version_that_can(
     session: SparkSession, tmp_path: Path
 ) -> None:

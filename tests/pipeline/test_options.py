@@ -117,6 +117,7 @@ def test_every_option_reaches_the_engine() -> None:
         "store": "s",
         "fresh": True,
         "take_over": True,
+        "latency": "20ms",
         "state": "disk",
         "timeout": "3s",
         "until": lambda status: True,
@@ -236,3 +237,15 @@ def test_settings_make_options() -> None:
     assert options.resources == es.Resources(workers=2, memory="1g")
     assert RunOptions.from_settings({}) == RunOptions()
     assert RunOptions.from_settings({"every": "2s"}).checkpoint == es.Coordinated(every="2s")
+
+
+@pytest.mark.parametrize(("latency", "latency_s"), [("5ms", 0.005), (0, 0.0), ("0", 0.0), (1, 1.0)])
+def test_a_latency_may_be_zero(latency: Any, latency_s: float) -> None:
+    assert RunConfig.of(RunOptions(latency=latency)).latency_s == latency_s
+    assert SETTINGS["latency"].text.parse(latency) == (latency_s and latency)
+
+
+@pytest.mark.parametrize("latency", ["-5ms", -1])
+def test_a_latency_below_zero_is_refused(latency: Any) -> None:
+    with pytest.raises(es.UserError, match=r"latency=.* 0 or more"):
+        RunConfig.of(RunOptions(latency=latency))

@@ -128,7 +128,10 @@ def test_without_a_key_the_window_is_one() -> None:
 @pytest.mark.parametrize(
     ("build", "problem"),
     [
-        (lambda s: s.window(es.Session("1s")).with_columns(n=es.rank("x")), "tumbling or sliding"),
+        (
+            lambda s: s.window(es.Session("1s")).with_columns(n=es.rank("x")),
+            "tumbling, sliding or calendar",
+        ),
         (lambda s: s.window(es.Tumbling("1s")).with_columns(), "takes es.rank"),
         (lambda s: s.window(es.Tumbling("1s")).with_columns(n=pl.col("x")), "takes es.rank"),
         (lambda s: s.window(es.Tumbling("1s")).with_columns(n=es.lag("x"), shards=2), "one shard"),
@@ -141,7 +144,7 @@ def test_without_a_key_the_window_is_one() -> None:
         (lambda s: s.window(es.Tumbling("1s")).top_k(0, by="x"), "how many records"),
         (lambda s: s.window(es.Tumbling("1s")).top_k(2, by=[]), "name of a column"),
         (lambda s: s.window(es.Tumbling("1s")).top_k(2, by="x", reverse=[True, True]), "one value"),
-        (lambda s: s.window(es.Session("1s")).top_k(2, by="x"), "tumbling or sliding"),
+        (lambda s: s.window(es.Session("1s")).top_k(2, by="x"), "tumbling, sliding"),
         (lambda s: s.key_by("item").with_columns(pl.col("at"), n=es.lag("at")), "but not both"),
         (lambda s: s.key_by(lambda r: 1).with_columns(n=es.lag("x")), "keys that are columns"),
         (

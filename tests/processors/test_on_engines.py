@@ -12,6 +12,7 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 import everstream as es
 from tests.processors.programs import OUTPUT, Windows, WindowsInPandas, events, expected, in_order
+from tests.sampling import first_of
 
 VISITS = 3_000
 INPUT = (
@@ -36,8 +37,18 @@ def visits_to(processor: Any, source: es.Source, **more: Any) -> es.Pipeline:
     return pipeline
 
 
-@pytest.mark.parametrize("state", ["memory", "disk"])
-@pytest.mark.parametrize("processor", [Windows(), WindowsInPandas()])
+@pytest.mark.parametrize(
+    ("processor", "state"),
+    first_of(
+        [
+            (Windows(), "memory"),
+            (WindowsInPandas(), "disk"),
+            (Windows(), "disk"),
+            (WindowsInPandas(), "memory"),
+        ],
+        quick=2,
+    ),
+)
 def test_killed_workers_lose_and_double_nothing(tmp_path: Path, processor: Any, state: Any) -> None:
     source = es.Paced(es.FromFunction(some, VISITS, batch=50), 4_000)
     result = visits_to(processor, source, state=state).run(
@@ -53,7 +64,7 @@ def test_killed_workers_lose_and_double_nothing(tmp_path: Path, processor: Any, 
 
 
 @pytest.mark.spark("compares with Structured Streaming")
-@pytest.mark.parametrize("processor", [Windows(), WindowsInPandas()])
+@pytest.mark.parametrize("processor", first_of([Windows(), WindowsInPandas()], quick=1))
 def test_structured_streaming_gives_the_same(
     tmp_path: Path, spark: SparkSession, processor: Any
 ) -> None:

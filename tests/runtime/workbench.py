@@ -15,7 +15,7 @@ from everstream.core.messages import (
     StartCheckpoint,
 )
 from everstream.core.plan import Plan, make_plan
-from everstream.core.scheme import ALIGNED
+from everstream.core.scheme import ALIGNED, Scheme
 from everstream.core.shard import ShardStatus
 from everstream.errors import CorruptObject
 from everstream.pipeline.calls.services import CallServices
@@ -88,10 +88,16 @@ class MemoryEngineApi:
 class Bench:
     """One shard of a pipeline, restored and running."""
 
-    def __init__(self, plan: Plan, shard: ShardId | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        shard: ShardId | None = None,
+        scheme: Scheme = ALIGNED,
+        latency_s: float = 0.0,
+    ) -> None:
         self.engine = MemoryEngineApi()
         self.id = shard or plan.shards[0]
-        self.runner = ShardRunner(plan, self.id, ALIGNED, self.engine)
+        self.runner = ShardRunner(plan, self.id, scheme, self.engine, latency_s=latency_s)
         self.generation = 0
         self.outside = OutsideSink.worlds[WORLD] = Outside()
 

@@ -38,27 +38,27 @@ def check(
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_kept_state_is_right_after_any_faults(shape: str, tmp_path: Path) -> None:
-    assert check(SHAPES[shape], range(12)) > 0
+    assert check(SHAPES[shape], range(6)) > 0
     on_disk = {"state": "disk", "scratch": str(tmp_path)}
-    assert check(SHAPES[shape], range(12, 18), **on_disk) > 0
+    assert check(SHAPES[shape], range(9, 12), **on_disk) > 0
 
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_so_it_is_under_the_other_protocols(name: str) -> None:
-    assert sum(check(shape, range(8), SCHEMES[name]) for shape in SHAPES.values()) > 0
+    assert sum(check(shape, range(4), SCHEMES[name]) for shape in SHAPES.values()) > 0
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_so_it_is_while_the_numbers_of_shards_change(shape: str, tmp_path: Path) -> None:
-    assert check(SHAPES[shape], range(6), faults=RESCALES) > 0
+    assert check(SHAPES[shape], range(4), faults=RESCALES) > 0
     on_disk = {"state": "disk", "scratch": str(tmp_path)}
-    check(SHAPES[shape], range(6, 9), faults=RESCALES, **on_disk)
+    check(SHAPES[shape], range(4, 6), faults=RESCALES, **on_disk)
 
 
 def test_timers_on_disk_fire_once_after_any_faults(tmp_path: Path) -> None:
     on_disk = {"state": "disk", "scratch": str(tmp_path)}
-    assert check(echoes, range(8), **on_disk) > 0
-    check(echoes, range(8, 11), faults=RESCALES, **on_disk)
+    assert check(echoes, range(4), **on_disk) > 0
+    check(echoes, range(4, 6), faults=RESCALES, **on_disk)
 
 
 @pytest.mark.long

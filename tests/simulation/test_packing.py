@@ -14,7 +14,7 @@ from everstream.simulation.world import PACK_AFTER_S, World
 
 CHECKPOINTING = [name for name, protocol in PROTOCOLS.items() if protocol.choice is not None]
 ROUND = [name for name in CHECKPOINTING if PROTOCOLS[name].cycles]
-QUICK, MANY = 16, 500
+QUICK, MANY = 8, 500
 
 LOST_SLOTS = Faults(lost_slots=3, rescales=2, worker_kills=2, ambushes=1)
 """Machines are lost for good in addition to other faults: shards are packed, and spread again."""
@@ -44,7 +44,7 @@ def is_spread(event: RunEvent) -> bool:
 @pytest.mark.parametrize("protocol", CHECKPOINTING)
 def test_shards_are_packed_while_everything_goes_wrong(protocol: str) -> None:
     packed, _ = check(protocol, range(QUICK))
-    assert packed > 2, "they do lose workers"
+    assert packed > 1, "they do lose workers"
 
 
 @pytest.mark.parametrize("protocol", ROUND)

@@ -44,7 +44,7 @@ def rescaled(seed: int, shape: Shape, protocol: str, faults: Faults = RESCALES) 
 
 @pytest.mark.parametrize("protocol", CHECKPOINTING)
 def test_shards_change_while_everything_goes_wrong(protocol: str) -> None:
-    assert sum(rescaled(seed, shape_for(seed), protocol) for seed in range(12)) > 1
+    assert sum(rescaled(seed, shape_for(seed), protocol) for seed in range(6)) > 0
 
 
 @pytest.mark.parametrize("protocol", ["uncoordinated", "bcs"])
@@ -59,7 +59,7 @@ def test_what_a_standstill_that_was_broken_off_has_left_does_not_count_for_the_n
 
 @pytest.mark.parametrize("protocol", ROUND)
 def test_shards_on_a_cycle_change(protocol: str) -> None:
-    assert sum(rescaled(s, shape_for(s, cycles=True), protocol) for s in range(6)) > 0
+    assert sum(rescaled(s, shape_for(s, cycles=True), protocol) for s in range(4)) > 0
 
 
 @pytest.mark.parametrize("kind", OTHERS)
@@ -115,7 +115,7 @@ def test_a_share_that_is_refused_brings_the_former_shards_back(protocol: str) ->
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("protocol", CHECKPOINTING)
 def test_a_thousand_seeds_of_rescales(protocol: str) -> None:
-    for seed in range(12, 1025):
+    for seed in range(6, 1025):
         rescaled(seed, shape_for(seed), protocol)
 
 
@@ -123,5 +123,5 @@ def test_a_thousand_seeds_of_rescales(protocol: str) -> None:
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("protocol", ROUND)
 def test_hundreds_of_rescales_on_cycles(protocol: str) -> None:
-    for seed in range(6, 310):
+    for seed in range(4, 310):
         rescaled(seed, shape_for(seed, cycles=True), protocol)

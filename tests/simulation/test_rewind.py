@@ -13,6 +13,7 @@ from everstream.simulation.faults import NO_FAULTS
 from everstream.simulation.shapes import shape_for
 from everstream.simulation.world import World
 from everstream.state.store import CheckpointStore
+from tests.sampling import first_of
 from tests.simulation.counting import COUNTING, KEYS, RECORDS, calm
 
 BY_HAND: dict[str, Any] = {"owner": "by hand", "now": 1_700_000_000.0}
@@ -30,7 +31,7 @@ def kept(world: World) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", first_of(range(20), 6))
 def test_a_finished_run_rewound_twice_ends_exact_each_time(seed: int) -> None:
     world = World(seed, shape_for(seed), NO_FAULTS)
     assert world.run().right
@@ -42,7 +43,7 @@ def test_a_finished_run_rewound_twice_ends_exact_each_time(seed: int) -> None:
         assert world.run().right, world.history.violations
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", first_of(range(10), 4))
 def test_a_rewind_under_a_live_driver_fences_it_and_the_next_run_is_exact(seed: int) -> None:
     world = calm(seed, COUNTING)
     world.when(
@@ -59,7 +60,7 @@ def test_a_rewind_under_a_live_driver_fences_it_and_the_next_run_is_exact(seed: 
     assert world.run().right, world.history.violations
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", first_of(range(5), 2))
 def test_kills_after_a_rewind_never_bring_back_what_was_given_up(seed: int) -> None:
     world = calm(seed, COUNTING)
     world.when("epoch 5 is stable", world.stop)

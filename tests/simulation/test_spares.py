@@ -11,7 +11,7 @@ from everstream.simulation.storm import has_cycle, policy_for, scheme_for
 from everstream.simulation.world import World
 
 TAKEOVERS = Faults(takeovers=2)
-QUICK_SEEDS, MANY_SEEDS = 25, 1000
+QUICK_SEEDS, MANY_SEEDS = 10, 1000
 
 
 def world(protocol: str, seed: int, faults: Faults, spares: int) -> World:
@@ -96,7 +96,7 @@ def test_a_spare_takes_the_place_of_a_killed_worker_before_its_task_runs_again(
 
 def test_a_driver_that_was_replaced_lives_on_and_ends_when_it_learns_it() -> None:
     ended = 0
-    for seed in range(20):
+    for seed in range(10):
         simulated = world("aligned", seed, NO_FAULTS, spares=0)
         told: list[str] = []
         simulated.watchers.append(told.append)
@@ -104,4 +104,4 @@ def test_a_driver_that_was_replaced_lives_on_and_ends_when_it_learns_it() -> Non
         history = simulated.run()
         assert history.right, f"seed {seed}: {history.violations}"
         ended += any("which was replaced, ends" in text for text in told)
-    assert ended > 5, "many have something to write before the run is over"
+    assert ended > 2, "many have something to write before the run is over"

@@ -29,7 +29,8 @@ from everstream.simulation.storm import scheme_for
 from everstream.simulation.world import World
 
 CYCLIC = ["unaligned", "uncoordinated", "hmnr", "bcs"]
-QUICK = 10
+QUICK = 5
+SEEDS_OF_MUTANTS = 10
 LONG_CASES = 20
 LONG = 50
 KILLS = Faults(worker_kills=9)
@@ -254,6 +255,6 @@ def test_a_mistake_is_caught_by_one_of_a_few_seeds(
     faults = replace(KILLS, rotten_objects=0)
     assert any(
         not World(seed, flood(seed), faults, scheme_for(protocol, seed)).run().right
-        for seed in range(QUICK)
+        for seed in range(SEEDS_OF_MUTANTS)
         for protocol in ("unaligned", "hmnr")
     )

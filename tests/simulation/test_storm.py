@@ -14,7 +14,7 @@ from everstream.simulation.__main__ import app as replay
 from everstream.simulation.happenings import History
 from everstream.simulation.storm import histories, replay_command, verdict_on
 
-QUICK = 10
+QUICK = 5
 CASES, LONG = 20, 100
 
 

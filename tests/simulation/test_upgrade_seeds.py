@@ -18,7 +18,7 @@ from everstream.simulation.world import World
 from tests.simulation.upgrading import migrated, shape
 
 CHECKPOINTING = [name for name, protocol in PROTOCOLS.items() if protocol.choice is not None]
-QUICK, LONG, LONG_CASES = 25, 100, 10
+QUICK, LONG, LONG_CASES = range(16, 26), 100, 10
 
 
 class Upgraded(World):
@@ -51,7 +51,7 @@ def check(protocol: str, seeds: range, kinds: int) -> None:
 
 @pytest.mark.parametrize("protocol", CHECKPOINTING)
 def test_a_program_that_changes_at_a_restart_of_the_driver_ends_exact(protocol: str) -> None:
-    check(protocol, range(QUICK), 1)
+    check(protocol, QUICK, 1)
 
 
 @pytest.mark.long

@@ -1,18 +1,11 @@
 """Stores on a local disk, in memory and in a bucket, for the tests of this folder."""
 
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.s3_server import BUCKET, S3Server
-
-
-@pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with S3Server(tmp_path_factory.mktemp("seaweedfs") / "s3") as server:
-        yield server
+from tests.s3_server import BUCKET
 
 
 @pytest.fixture(params=["disk", "memory", "bucket"])

@@ -95,7 +95,7 @@ class Shard:
         """The tables as the last checkpoint has them: key -> value or tuple."""
         saved = ShardState()
         saved.restore([data for _, data in self.objects], [ref for ref, _ in self.objects])
-        frames = tables_in(self.operator, dict(saved.pairs().get(("book", "ctx.state"), ())))
+        frames = tables_in(self.operator, [dict(saved.pairs().get(("book", "ctx.state"), ()))])
         return {name: content(frame) for name, frame in frames.items()}
 
 

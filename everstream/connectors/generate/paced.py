@@ -319,6 +319,24 @@ class _Share:
         return self.load.due_s(np.maximum(numbers * self.shards, 0.0))
 
 
+class _Held:
+    """What remains of a batch. To take some of it does not copy the rest."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._start = 0
+
+    def __len__(self) -> int:
+        return len(self._batch) - self._start
+
+    def take(self, count: int) -> Batch:
+        taken = self._batch[self._start : self._start + count]
+        self._start += len(taken)
+        if not len(self):
+            self._batch, self._start = [], 0
+        return taken
+
+
 class _PacedReader(WrappingReader):
     def __init__(self, paced: Paced[Any], inner: Reader, share: _Share) -> None:
         super().__init__(inner)
@@ -335,7 +353,7 @@ class _PacedReader(WrappingReader):
         self._after: Any = None
         self._offset = PacedOffset(0.0, 0, inner.offset, 0)
         self._begin()
-        self._held: Batch = []
+        self._held = _Held([])
         self._to_skip = 0
         self._next_frame_s = float("-inf")
         self._born_s = 0.0
@@ -402,7 +420,7 @@ class _PacedReader(WrappingReader):
         self._offset = replace(
             offset, start_s=start_s, steady_s=self._timing.steady_start_s, clock=self._timing.name
         )
-        self._held = []
+        self._held = _Held([])
         self._held_rejected, self._rejected = [], []
         self._to_skip = offset.skip
         self._is_new = False
@@ -429,7 +447,7 @@ class _PacedReader(WrappingReader):
                     self._offset = replace(self._offset, ended=True)
                 return more
             self._after = self._inner.offset
-            self._held = more[self._to_skip :]
+            self._held = _Held(more[self._to_skip :])
             self._to_skip = max(self._to_skip - len(more), 0)
             if not self._to_skip and not len(self._held):
                 # The frame was given completely: it counts as read.
@@ -463,7 +481,7 @@ class _PacedReader(WrappingReader):
             )
         self._inner_is_idle = more is None
         if more is not None:
-            self._held = more[self._to_skip :][: begun.count]
+            self._held = _Held(more[self._to_skip :][: begun.count])
             self._to_skip = max(self._to_skip - len(more), 0)
         return more is not None
 
@@ -478,6 +496,9 @@ class _PacedReader(WrappingReader):
         due_s = self._share.due_s(number, at_s + LONGEST_WAIT_S)
         wait_s = max(due_s, next_frame_s) - at_s
         return min(max(wait_s, SHORTEST_WAIT_S), LONGEST_WAIT_S)
+
+    def drained(self) -> bool:
+        return self._owed(self._timing.passed_s()) < 1
 
     def tune(self, settings: Mapping[str, str], version: int) -> None:
         self._inner.tune(settings, version)
@@ -544,7 +565,7 @@ class _PacedReader(WrappingReader):
         )
 
     def _give(self, count: int, at_s: float) -> Batch:
-        frame, self._held = self._held[:count], self._held[count:]
+        frame = self._held.take(count)
         self._born_s = self._due_on_average_s(len(frame), at_s) if self._catch_up else 0.0
         if self._due_column is not None:
             frame = self._with_due(frame, self._due_column)

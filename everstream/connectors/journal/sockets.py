@@ -63,6 +63,8 @@ class _SocketReader(Reader):
         self._begun = b""
         self._wait_s = LOOK_AGAIN_S
         self._given = 0
+        self._received = 0
+        """Bytes that the last read has taken."""
         self._ended = False
 
     @property
@@ -82,6 +84,7 @@ class _SocketReader(Reader):
         data = self._receive()
         if data is None:
             return None
+        self._received = len(data)
         if not data:
             return self._closed()
         lines = (self._begun + data).split(b"\n")
@@ -95,6 +98,9 @@ class _SocketReader(Reader):
 
     def ready_in_s(self) -> float:
         return self._wait_s
+
+    def drained(self) -> bool:
+        return self._received < RECEIVE_BYTES
 
     def close(self) -> None:
         if self._socket is not None:

@@ -211,6 +211,9 @@ class _JournalReader(Reader):
     def ready_in_s(self) -> float:
         return self._feed.ready_in_s() if self._feed is not None else 0.0
 
+    def drained(self) -> bool:
+        return self._feed is not None and self._feed.drained()
+
     def take_rejected(self) -> list[Rejected]:
         rejected, self._rejected = self._rejected, []
         return rejected

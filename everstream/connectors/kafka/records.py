@@ -253,6 +253,14 @@ class PartitionTimes:
             for p in partitions
         )
 
+    def slowest(self, partitions: Collection[Partition]) -> Partition | None:
+        """The partition that determines the watermark, if one of the others is ahead of it."""
+        if not self.on or len(partitions) < 2:
+            return None
+        reached = {partition: self.watermark([partition]) for partition in sorted(partitions)}
+        slowest = min(reached, key=lambda partition: reached[partition])
+        return slowest if reached[slowest] < max(reached.values()) else None
+
     def _of(self, partition: Partition) -> int:
         time = self.greatest.get(partition)
         return NO_WATERMARK if time is None else time - self._lateness_us

@@ -198,6 +198,8 @@ class KafkaReader(Reader):
         """Taken from the client, but too large to be unpacked with those before."""
         self._look: Future[KafkaOffset] | None = None
         self._look_at_s = 0.0
+        self._drained = False
+        """Whether the client had no more than the last read has taken."""
         self._alarmed = False
         """Whether an error of the brokers was reported and they have not been queried since."""
 
@@ -214,6 +216,7 @@ class KafkaReader(Reader):
             messages, self._held = self._fitting(messages)
             if messages and (batch := self._decoded(messages)) is not None and len(batch):
                 batches.append(batch)
+            self._drained = len(messages) < wanted and not self._held
             left = left - wanted if len(messages) == wanted and not self._held else 0
         return _together(batches)
 
@@ -389,12 +392,19 @@ class KafkaReader(Reader):
     def ready_in_s(self) -> float:
         return LOOK_AGAIN_S
 
+    def drained(self) -> bool:
+        return self._drained
+
     def watermark(self) -> int:
         return self._times.watermark(self._open) if self._consumer is not None else NO_WATERMARK
 
     def take_rejected(self) -> list[Rejected]:
         rejected, self._rejected = self._rejected, []
         return rejected
+
+    def slowest_split(self) -> str | None:
+        slowest = self._times.slowest(self._open)
+        return None if slowest is None else f"partition {slowest[1]} of topic '{slowest[0]}'"
 
     def stable(self, offset: KafkaOffset) -> None:
         """Commit the offsets to the group, for others to read; we never do."""

@@ -65,6 +65,7 @@ def drive(job: EngineJob, workers: Workers, interface: str | None = None) -> Eng
                 always_tcp=config.always_tcp,
                 driver_timeout_s=config.heartbeat_timeout_s,
                 slow_after_s=config.policy.slow_after_s,
+                latency_s=config.latency_s,
                 log_levels=operator_logs.levels(),
                 measures=_measures.get(),
                 progress_every_s=min(PROGRESS_EVERY_S, monitor.every_s if monitor else math.inf),

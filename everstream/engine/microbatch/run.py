@@ -45,6 +45,7 @@ from everstream.pipeline.checkpointing import Coordinated
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.keyed_state.backend_choice import any_on_disk
 from everstream.pipeline.operator import Operator
+from everstream.pipeline.operators.builtin import EventTime
 from everstream.pipeline.sink import Sink
 from everstream.pipeline.tuning import tunable_in
 from everstream.state.blobs import Blobs
@@ -93,6 +94,16 @@ def _check(config: RunConfig, plan: Plan) -> None:
             'engine="microbatch" takes aligned checkpoints only: every epoch ends with one, with '
             "nothing in flight that another protocol could treat differently. Use "
             'checkpoint=es.Coordinated(every="1s") (--checkpoint aligned), or engine="tasks".'
+        )
+    drifting = [
+        node.name
+        for node in plan.graph.nodes.values()
+        if isinstance(node.what, EventTime) and node.what.max_drift_us is not None
+    ]
+    if drifting:
+        raise UserError(
+            f"operator '{drifting[0]}' has a max_drift, but with engine=\"microbatch\" all sources of an "
+            'epoch read independently. Remove max_drift, or use engine="tasks".'
         )
     if config.worker_memory_bytes is not None:
         raise UserError(

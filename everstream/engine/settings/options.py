@@ -27,7 +27,7 @@ from everstream.pipeline.checkpointing import (
 )
 from everstream.pipeline.keyed_state.backend_choice import checked_state
 from everstream.pipeline.options import CAUGHT_UP, RunOptions, Upgrade
-from everstream.pipeline.times import size_bytes
+from everstream.pipeline.times import microseconds, size_bytes
 from everstream.state.retention import Retention
 from everstream.state.savepoints import checked_name
 from everstream.state.signing import KEY_FILE, StoreKey
@@ -130,6 +130,8 @@ class RunConfig:
     """The number of key groups; None: the store's."""
     spares: int
     """Processes in addition to the workers, ready to replace one."""
+    latency_s: float
+    """How long records may wait at a source for others."""
 
     @classmethod
     def of(cls, options: RunOptions) -> "RunConfig":
@@ -177,6 +179,7 @@ class RunConfig:
             pack_after_s=_positive("pack_after", recovery.pack_after),
             key_groups=resources.max_shards,
             spares=resources.spares,
+            latency_s=_latency_s(options.latency),
         )
 
     @property
@@ -235,6 +238,13 @@ def _positive(name: str, time: str | float) -> float:
     if not time_s > 0:
         raise UserError(f"{name}={time!r}: the time must be positive, as in {name}='10s'.")
     return time_s
+
+
+def _latency_s(latency: str | float) -> float:
+    latency_us = microseconds(latency)
+    if latency_us < 0:
+        raise UserError(f"latency={latency!r}: the time must be 0 or more, as in latency='5ms'.")
+    return latency_us / 1e6
 
 
 def _one_of(name: str, given: T, known: tuple[str, ...]) -> T:

@@ -1,5 +1,6 @@
 """The tables of a view: operators, edges, shards and workers, from a run's plan and its flow."""
 
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
@@ -36,6 +37,12 @@ def edges_of(run: RunStarted, flow: RunMetrics) -> list[Row]:
 def shards_of(run: RunStarted, flow: RunMetrics, phase: str, now: float) -> list[Row]:
     last = {operator.chain: operator.name for operator in run.operators}
     rows = []
+    timed = {
+        shard: flow.now(shard, "source_time_us")
+        for shard in run.shards
+        if flow.now(shard, "time_waits_for") is not None
+    }
+    reached = [watermark for watermark in timed.values() if watermark is not None]
     for shard, worker in run.shards.items():
         chain, _, number = shard.rpartition(":")
         lost = flow.at is not None and str(worker) not in flow.alive
@@ -54,10 +61,24 @@ def shards_of(run: RunStarted, flow: RunMetrics, phase: str, now: float) -> list
                 **{name: flow.share(of, shard) for name, of in SHARES.items()},
                 **{name: flow.now(shard, name) for name in ("frames_waiting", "watermark")},
                 "lag_s": None if watermark is None else round(now - watermark / 1000, 3),
+                "holds_back": flow.now(shard, "time_waits_for")
+                if shard in timed
+                and reached
+                and _is_slowest(timed[shard], timed.values(), max(reached))
+                else None,
                 **{name: flow.now(shard, name) for name in SIZES},
             }
         )
     return rows
+
+
+def _is_slowest(watermark: int | None, others: Collection[int | None], ahead: int) -> bool:
+    """Whether event time waits for this source shard, and another one is ahead of it."""
+    return watermark is None or (
+        None not in others
+        and watermark < ahead
+        and watermark == min(o for o in others if o is not None)
+    )
 
 
 def workers_of(run: RunStarted, flow: RunMetrics) -> list[Row]:

@@ -89,6 +89,7 @@ _SHARD = _object(
     **_each(("busy", "waiting", "blocked"), _SHARE),
     watermark=_or_null("integer", "milliseconds since 1970"),
     lag_s=_or_null("number", "how far the watermark is behind the clock"),
+    holds_back=_or_null("string", "what holds event time back here, if others are ahead of it"),
     **_each(("frames_waiting", "state_bytes", "state_keys", "log_bytes"), _or_null("integer")),
 )
 _WORKER = _object(

@@ -110,8 +110,11 @@ class Chunks:
 
     def add_by_time(self, rows: pl.DataFrame, width_us: int) -> None:
         """Add rows to the groups of their times, each of which spans this much time."""
-        groups = rows.get_column(TIME)
-        groups = groups - groups % width_us
+        times = rows.get_column(TIME)
+        self.add_by(rows, times - times % width_us)
+
+    def add_by(self, rows: pl.DataFrame, groups: pl.Series) -> None:
+        """Add each row to the group that is given for it."""
         first = groups.min()
         if first == groups.max():
             self.add(int(first), rows)  # type: ignore[arg-type]

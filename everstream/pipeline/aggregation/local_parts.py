@@ -15,8 +15,8 @@ import polars as pl
 from everstream.errors import UserError
 from everstream.pipeline.aggregation.aggregates import Aggregates
 from everstream.pipeline.batch import Batch, columns_of, exact_series, rows_together, where
-from everstream.pipeline.event_time.windows import Session, Sliding, Window
-from everstream.pipeline.keys import Keying
+from everstream.pipeline.event_time.windows import PanedWindow, Session
+from everstream.pipeline.keys import Keying, KeyingByOthers
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.times import NO_WATERMARK, TimeOf
 
@@ -59,7 +59,7 @@ def _key_part(name: str, values: Sequence[Any]) -> pl.Series:
 
 def keyed_by_columns(besides: list[str]) -> Keying:
     """The key of rows of parts: all columns but these."""
-    return Keying(pl.struct(pl.exclude(besides)))
+    return KeyingByOthers(besides)
 
 
 def records_frame(batch: Batch, ctx: Context) -> pl.DataFrame:
@@ -80,16 +80,25 @@ class LocalParts(Operator):
         self,
         keying: Keying | None,
         aggregates: Aggregates,
-        window: Window | None = None,
+        window: PanedWindow | Session | None = None,
         time: TimeOf | None = None,
         allowed_us: int = 0,
+        times: Sequence[str] = ("window_start", "window_end"),
     ) -> None:
+        """times: the columns of results that tell about the window."""
         self.keying = keying
         self.aggregates = aggregates
         self.window = window
         self.time = time
         """None for windows of processing time: those are assigned in the second stage."""
         self.allowed_us = allowed_us
+        self.times = times
+        # Late parts cause their windows to be emitted again, at once.
+        self.gathers = time is not None and isinstance(window, PanedWindow) and not allowed_us
+
+    def is_due(self, before: int, watermark: int) -> bool:
+        """Whether a window ends in between."""
+        return before == NO_WATERMARK or bool(self._passed(before) != self._passed(watermark))
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         keys = key_frame(self.keying, batch)
@@ -114,7 +123,7 @@ class LocalParts(Operator):
         if isinstance(self.window, Session):
             parts = self._stretches(frame, keys, times, self.window.gap_us)
         else:
-            panes = (times - times % self.window.pane_us).alias(PANE)
+            panes = self.window.panes_of(times).alias(PANE)
             parts = self._by_pane(frame, keys, panes, self.window.pane_us)
         ctx.emit_batch(_in_kind(parts, given.dtype))
 
@@ -135,11 +144,7 @@ class LocalParts(Operator):
     def _passed(self, watermark: Any) -> Any:
         """The time before which all windows have ended, at this watermark or at each of these."""
         passed = watermark - self.allowed_us
-        if isinstance(self.window, Sliding):
-            # The first pane that still belongs to an open window.
-            every, size = self.window.every_us, self.window.size_us
-            passed = (passed - size) // every * every + every
-        return passed
+        return self.window.open_from(passed) if isinstance(self.window, PanedWindow) else passed
 
     def _by_pane(
         self, frame: pl.DataFrame, keys: pl.DataFrame, panes: pl.Series, pane_us: int
@@ -149,7 +154,7 @@ class LocalParts(Operator):
         if not keys.width or last - first > _FEW_PANES * pane_us:
             return self.aggregates.of_records(frame, [*keys, panes])
         cut = []
-        for pane in range(first, last + 1, pane_us):
+        for pane in range(first, last + 1, max(pane_us, 1)):
             here, its_keys = frame, keys
             if first != last:
                 inside = panes == pane
@@ -178,7 +183,7 @@ class LocalParts(Operator):
         return self.aggregates.of_records(dated, [numbers], of_each).drop(numbers.name)
 
     def _check_names(self, keys: pl.DataFrame) -> None:
-        taken = {"window_start", "window_end"} if self.window is not None else set()
+        taken = {*self.times} if self.window is not None else set()
         twice = (taken | set(self.aggregates.named)) & set(keys.columns)
         if twice:
             raise UserError(

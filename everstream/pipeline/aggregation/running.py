@@ -342,8 +342,8 @@ class RunningChanges(_Running):
         return changed
 
 
-class RunningRecords(_Running):
-    """Emits each record with the aggregates up to it."""
+class OfRecords(_Running):
+    """Takes records, not rows of parts."""
 
     def owned(self, keys: pl.DataFrame, place: Place) -> list[bool]:
         keying = place.keying[""]
@@ -356,29 +356,41 @@ class RunningRecords(_Running):
             )
         return place.owns(row_keys(keys))
 
-    def process_batch(self, batch: Batch, ctx: Context) -> None:
-        ctx.emit_batch(self.with_aggregates(records_frame(batch, ctx), batch, ctx))
-
-    def with_aggregates(self, frame: pl.DataFrame, batch: Batch, ctx: Context) -> pl.DataFrame:
-        """The records with further columns."""
-        twice = set(frame.columns) & set(self.aggregates.named)
+    def refuse_names(self, twice: set[str], ctx: Context) -> None:
+        """Raise a UserError if a column would be there twice."""
         if twice:
             raise UserError(
                 f"'{ctx.operator}': the records already have a column '{twice.pop()}'. Give the "
                 "aggregate another name."
             )
-        keys = key_frame(ctx.keying, batch)
+
+    def numbered(self, keys: pl.DataFrame) -> tuple[pl.DataFrame, Array, Array, Array]:
+        """The keys of a batch, each once; the slot of each row; its number among the rows of its key,
+        from 1; and the last row of each of the keys."""
         row = pl.int_range(pl.len(), dtype=pl.Int64).alias("__row")
         groups = keys.lazy().with_columns(row).group_by(keys.columns).agg("__row").collect()
         rows = groups.get_column("__row")
         order, sizes = rows.explode().to_numpy(), rows.list.len().to_numpy()
-        slots = np.empty(len(frame), np.int64)
+        slots = np.empty(len(keys), np.int64)
         slots[order] = np.repeat(self.slots.of(groups.drop("__row")), sizes)
         ends = np.cumsum(sizes)
         last = order[ends - 1]
         # The position of each record among those of its key in this batch: all that a count needs.
-        nth = np.empty(len(frame), np.int64)
-        nth[order] = np.arange(1, len(frame) + 1) - np.repeat(ends - sizes, sizes)
+        nth = np.empty(len(keys), np.int64)
+        nth[order] = np.arange(1, len(keys) + 1) - np.repeat(ends - sizes, sizes)
+        return groups.drop("__row"), slots, nth, last
+
+
+class RunningRecords(OfRecords):
+    """Emits each record with the aggregates up to it."""
+
+    def process_batch(self, batch: Batch, ctx: Context) -> None:
+        ctx.emit_batch(self.with_aggregates(records_frame(batch, ctx), batch, ctx))
+
+    def with_aggregates(self, frame: pl.DataFrame, batch: Batch, ctx: Context) -> pl.DataFrame:
+        """The records with further columns."""
+        self.refuse_names(set(frame.columns) & set(self.aggregates.named), ctx)
+        _, slots, nth, last = self.numbered(key_frame(ctx.keying, batch))
         slotted = frame.with_columns(pl.Series("__slot", slots), pl.Series("__nth", nth))
         running = slotted.select(
             (pl.col("__nth") if _counts_records(one) else expression.over("__slot")).alias(column)

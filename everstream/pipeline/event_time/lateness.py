@@ -6,7 +6,7 @@ whole batch at once, and it travels with the batch through operators that keep o
 It costs nothing until it is used.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,15 +30,38 @@ class RecordWatermarks:
         self._before = before
         self._latest: int | None = None
         self._all: Watermarks | None = None
+        self._parts: Sequence[RecordWatermarks] = ()
+        """Of joined batches: theirs. Between two of them, time may have moved by itself."""
         self._rows: list[Any] = []
         """Which records are left: masks or slices, each applied to the result of the one before."""
 
     def of(self, rows: Any) -> "RecordWatermarks":
         """The watermarks of some of the records: a mask, or a slice."""
         some = RecordWatermarks(self._time, self._given, self._lateness_us, self._before)
-        some._latest, some._all = self._latest, self._all
+        some._latest, some._all, some._parts = self._latest, self._all, self._parts
         some._rows = [*self._rows, rows]
         return some
+
+    @classmethod
+    def joined(cls, parts: Sequence["RecordWatermarks"]) -> "RecordWatermarks":
+        """Of several batches, none of which has lost a record: each record is judged as in its own."""
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        given = pl.concat([part._given for part in parts])
+        whole = cls(first._time, given, first._lateness_us, first._before)
+        whole._latest = max(part.latest for part in parts)
+        whole._parts = parts
+        return whole
+
+    def like(self, other: "RecordWatermarks") -> bool:
+        """Whether the times of both are of one kind."""
+        return self._time is other._time and self._given.dtype == other._given.dtype
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is of all records that `event_time` was given in one batch."""
+        return not self._rows
 
     @property
     def values(self) -> Watermarks:
@@ -86,7 +109,8 @@ class RecordWatermarks:
     @property
     def _watermarks(self) -> Watermarks:
         if self._all is None:
-            self._all = self._worked_out(self._times())
+            parts = [part._watermarks for part in self._parts]
+            self._all = np.concatenate(parts) if parts else self._worked_out(self._times())
         return self._all
 
     def _worked_out(self, times: Watermarks) -> Watermarks:

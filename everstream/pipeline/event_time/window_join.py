@@ -10,7 +10,7 @@ from everstream.pipeline.aggregation.chunks import TIME, Chunks, emit_overdue, k
 from everstream.pipeline.event_time.joins import RIGHT_TIME, ZONE, TimeJoin
 from everstream.pipeline.event_time.outer import INNER, LEFT, RIGHT, Outer
 from everstream.pipeline.event_time.window_aggregates import END, START
-from everstream.pipeline.event_time.windows import Sliding
+from everstream.pipeline.event_time.windows import PanedWindow
 from everstream.pipeline.keyed_state.spreading import CONTEXT_STATE, Entries, Place, merged
 from everstream.pipeline.operator import Context
 from everstream.pipeline.times import NO_WATERMARK, TimeOf, in_unit
@@ -20,13 +20,13 @@ _FIRED = "fired"
 
 
 class WindowJoin(TimeJoin):
-    """Pairs within the same tumbling or sliding window, and rows without a partner in it."""
+    """Pairs within the same tumbling, sliding or calendar window, and rows without a partner in it."""
 
     def __init__(
         self,
         keys: dict[str, list[str]],
         times: dict[str, TimeOf],
-        window: Sliding,
+        window: PanedWindow,
         outer: Outer = INNER,
     ) -> None:
         super().__init__(keys, times, outer)
@@ -57,11 +57,11 @@ class WindowJoin(TimeJoin):
         return {CONTEXT_STATE: mine | overdue_in(late, kept)}
 
     def passed(self, side: str, watermark: int) -> int:
-        every, size = self.window.every_us, self.window.size_us
-        return (watermark - size) // every * every + every
+        passed: int = self.window.open_from(watermark)
+        return passed
 
     def add(self, side: str, rows: pl.DataFrame, ctx: Context) -> None:
-        self.sides[side].add_by_time(rows, self.window.pane_us)
+        self.sides[side].add_by(rows, self.window.panes_of(rows.get_column(TIME)))
 
     def on_watermark(self, watermark: int, ctx: Context) -> None:
         zone = ctx.state.get(ZONE)
@@ -114,7 +114,7 @@ class WindowJoin(TimeJoin):
 
     def _dated(self, results: pl.DataFrame, start: int, zone: str | None) -> pl.DataFrame:
         """Adds the window's times, in the form of the left side's times."""
-        window = pl.Series([start, start + self.window.size_us], dtype=pl.Int64)
+        window = pl.Series([start, self.window.end(start)], dtype=pl.Int64)
         if zone is not None:
             window = window.cast(pl.Datetime("us", zone or None))
         else:

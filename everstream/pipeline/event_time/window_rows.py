@@ -19,7 +19,7 @@ from everstream.pipeline.aggregation.local_parts import LATE
 from everstream.pipeline.aggregation.window_functions import WindowFunction
 from everstream.pipeline.batch import Batch, columns_of
 from everstream.pipeline.event_time.window_aggregates import END, START
-from everstream.pipeline.event_time.windows import Sliding
+from everstream.pipeline.event_time.windows import PanedWindow
 from everstream.pipeline.keyed_state.spreading import CONTEXT_STATE, Entries, Place, merged
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.times import NO_WATERMARK, TimeOf, in_unit
@@ -31,13 +31,13 @@ _GIVEN = "__given"
 
 
 class WindowRows(Operator):
-    """The rows of tumbling or sliding windows, with further columns."""
+    """The rows of tumbling, sliding or calendar windows, with further columns."""
 
     def __init__(
         self,
         keys: list[pl.Expr],
         time: TimeOf,
-        window: Sliding,
+        window: PanedWindow,
         functions: Mapping[str, WindowFunction],
     ) -> None:
         self.keys = keys
@@ -45,7 +45,7 @@ class WindowRows(Operator):
         self.window = window
         self.functions = dict(functions)
         # Rows leave with their own times when their window ends.
-        self.watermark_delay_us = window.size_us
+        self.watermark_delay_us = window.longest_us
 
     def describe_state(self) -> dict[str, Any]:
         return {"operator": "window_rows", "window": self.window.describe()}
@@ -82,13 +82,13 @@ class WindowRows(Operator):
         times = self.time.microseconds(given)
         rows = frame.with_columns(times.alias(TIME), given.alias(_GIVEN))
         if ctx.watermark != NO_WATERMARK:
-            every, size = self.window.every_us, self.window.size_us
-            late = times < (ctx.watermark - size) // every * every + every
+            late = times < self.window.open_from(ctx.watermark)
             if late.any():
                 ctx.emit_batch(frame.filter(late), LATE)
                 rows = rows.filter(~late)
         if not rows.is_empty():
-            self.rows.add_by_time(self.kept(rows), self.window.pane_us)
+            rows = self.kept(rows)
+            self.rows.add_by(rows, self.window.panes_of(rows.get_column(TIME)))
 
     def on_watermark(self, watermark: int, ctx: Context) -> None:
         for results in self._fired(self.rows, self.fired, watermark):
@@ -110,7 +110,7 @@ class WindowRows(Operator):
     def _results(self, rows: pl.DataFrame, start: int) -> pl.DataFrame:
         rows = rows.sort(TIME, maintain_order=True)
         kind = rows.get_column(_GIVEN).dtype
-        window = pl.Series([start, start + self.window.size_us], dtype=pl.Int64)
+        window = pl.Series([start, self.window.end(start)], dtype=pl.Int64)
         if isinstance(kind, pl.Datetime):
             window = window.cast(pl.Datetime("us", kind.time_zone))
         else:
@@ -136,7 +136,7 @@ class WindowTop(WindowRows):
         self,
         keys: list[pl.Expr],
         time: TimeOf,
-        window: Sliding,
+        window: PanedWindow,
         k: int,
         by: list[str],
         reverse: list[bool],
@@ -152,8 +152,8 @@ class WindowTop(WindowRows):
         return {**super().describe_state(), "operator": "window_top", "k": self.k, "by": by}
 
     def kept(self, rows: pl.DataFrame) -> pl.DataFrame:
-        pane = pl.col(TIME) - pl.col(TIME) % self.window.pane_us
-        return self._best(rows.with_columns(pane.alias(_PANE)), [pl.col(_PANE)]).drop(_PANE)
+        panes = self.window.panes_of(rows.get_column(TIME))
+        return self._best(rows.with_columns(panes.alias(_PANE)), [pl.col(_PANE)]).drop(_PANE)
 
     def results(self, rows: pl.DataFrame) -> pl.DataFrame:
         return self._best(rows, [])

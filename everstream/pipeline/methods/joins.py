@@ -14,7 +14,7 @@ from everstream.pipeline.event_time.interval_join import IntervalJoin
 from everstream.pipeline.event_time.joins import attach_join, join_sides, outer_of
 from everstream.pipeline.event_time.outer import How, Types
 from everstream.pipeline.event_time.window_join import WindowJoin
-from everstream.pipeline.event_time.windows import Duration, Sliding
+from everstream.pipeline.event_time.windows import Duration, PanedWindow
 from everstream.pipeline.graph import ByKey
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.methods.base import Options
@@ -37,7 +37,7 @@ class JoinMethods(TimeMethods[T]):
         other: Stream,
         *,
         on: str | Sequence[str],
-        window: Sliding,
+        window: PanedWindow,
         other_on: str | Sequence[str] | None = None,
         how: How = "inner",
         schema: Types | None = None,
@@ -65,8 +65,10 @@ class JoinMethods(TimeMethods[T]):
         >>> pairs.collect().run().to_polars().select("ad", "at", "at_right").rows()
         [(7, 3, 9)]
         """
-        if not isinstance(window, Sliding):
-            raise UserError(f"window_join takes es.Tumbling or es.Sliding, not {window!r}.")
+        if not isinstance(window, PanedWindow):
+            raise UserError(
+                f"window_join takes es.Tumbling, es.Sliding or es.Calendar, not {window!r}."
+            )
         keys, times = join_sides(self, other, on, other_on)
         outer = outer_of("window_join", self, other, keys, how, schema, other_schema)
         join = WindowJoin(keys, times, window, outer)

@@ -360,8 +360,9 @@ class RecordMethods(StreamBase[T]):
         events one by one, but it is computed on `parallelism` threads. The order is that of
         arrival or, with `timestamp=`, that of this column within each epoch. An epoch is a
         "batch", a number of events, or what a "watermark" completes (see `event_time`; `unit` is
-        the unit of the times). `recovery` chooses how checkpoints save the tables. The operator
-        has one shard. See docs/explanation/transactions.md.
+        the unit of the times). `recovery` chooses how checkpoints save the tables. With `shards`
+        above 1 (default: 1) the tables are partitioned by key, `NAME-order` puts the events in
+        order, and aligned checkpoints are refused. See docs/explanation/transactions.md.
 
         >>> stock = es.Table("stock", value="int64", initial=5)
         >>> @es.transaction(left=stock.key("item"), writes="left")
@@ -373,7 +374,14 @@ class RecordMethods(StreamBase[T]):
         [True, False]
         """
         from everstream.transactions.operator import Transact
+        from everstream.transactions.sharded import attach_sharded
 
+        if epoch == "watermark" and not self._has_event_time():
+            raise GraphError(
+                name or "transact",
+                "waits for watermarks, but no operator before it emits any",
+                "Put .event_time(...) right after the source.",
+            )
         operator = Transact(
             transactions,
             parallelism=parallelism,
@@ -383,18 +391,8 @@ class RecordMethods(StreamBase[T]):
             epoch=epoch,
             select=select,
         )
-        if epoch == "watermark" and not self._has_event_time():
-            raise GraphError(
-                name or "transact",
-                "waits for watermarks, but no operator before it emits any",
-                "Put .event_time(...) right after the source.",
-            )
         if shards not in (None, 1):
-            raise GraphError(
-                name or "transact",
-                f"transactions see every key of their tables, so they have one shard, not {shards}",
-                "Give parallelism=... to use more threads.",
-            )
+            return attach_sharded(self, operator, Options(name, shards, on_error))
         return self._then("transact", operator, Options(name, 1, on_error))
 
     def _has_event_time(self) -> bool:

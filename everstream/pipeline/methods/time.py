@@ -21,18 +21,32 @@ from everstream.pipeline.aggregation.local_parts import (
 from everstream.pipeline.aggregation.running_functions import RunningFunctions
 from everstream.pipeline.aggregation.window_functions import WindowFunction
 from everstream.pipeline.batch import Batch
+from everstream.pipeline.event_time.count_windows import CountWindows
 from everstream.pipeline.event_time.joins import TimeJoin
 from everstream.pipeline.event_time.outer import LEFT, RIGHT
+from everstream.pipeline.event_time.session_updates import SessionUpdates
 from everstream.pipeline.event_time.window_aggregates import (
     END,
+    START,
+    TIMING,
     PaneAggregates,
     ProcessingTimeAggregates,
     SessionAggregates,
 )
 from everstream.pipeline.event_time.window_join import WindowJoin
 from everstream.pipeline.event_time.window_rows import WindowRows, WindowTop
-from everstream.pipeline.event_time.windows import Duration, Session, Sliding, Window
+from everstream.pipeline.event_time.windows import (
+    ONCE,
+    CountWindow,
+    Duration,
+    Emission,
+    PanedWindow,
+    Session,
+    Sliding,
+    Window,
+)
 from everstream.pipeline.graph import ByKey, Edge, Graph, Kind, OnDemand, Routing
+from everstream.pipeline.keys import Keying
 from everstream.pipeline.methods.base import Options, StreamBase
 from everstream.pipeline.operator import OUT, Operator
 from everstream.pipeline.operators.builtin import EventTime
@@ -53,6 +67,8 @@ class TimeMethods(StreamBase[T]):
         time: str | pl.Expr | Callable[[T], Any],
         *,
         lateness: Duration = 0,
+        idle_after: Duration | None = None,
+        max_drift: Duration | None = None,
         unit: Unit | None = None,
         name: str | None = None,
         on_error: OnError = "fail",
@@ -64,6 +80,13 @@ class TimeMethods(StreamBase[T]):
         the watermark is the greatest time of the records before, minus the lateness. Call it right
         after the source, so that it sees each source shard separately.
 
+        idle_after: a source shard that has no records for this time does not hold back time: its
+        watermark is then the present, minus `idle_after` and the lateness. For records whose times are
+        close to the present. Default: a silent shard holds back time.
+
+        max_drift: a source shard whose watermark is further ahead of the slowest one than this waits, so that
+        joins and windows keep less. All source shards with a `max_drift` are compared. Default: none waits.
+
         >>> clicks = [{"at": 0}, {"at": 7}, {"at": 3}, {"at": 12}]
         >>> timed = es.Pipeline("clicks").source(es.FromList(clicks)).event_time("at", unit="s")
         >>> counts = timed.window(es.Tumbling("10s")).aggregate(clicks=es.count())
@@ -73,7 +96,14 @@ class TimeMethods(StreamBase[T]):
         late_us = microseconds(lateness)
         if late_us < 0:
             raise UserError(f"lateness={lateness!r} is negative: give 0 or more.")
-        operator = EventTime(TimeOf(time, unit), late_us)
+        idle_us = None if idle_after is None else microseconds(idle_after)
+        if idle_us is not None and idle_us <= 0:
+            raise UserError(f"idle_after={idle_after!r}: give a time greater than 0.")
+        idle_s = None if idle_us is None else idle_us / 1e6
+        drift_us = None if max_drift is None else microseconds(max_drift)
+        if drift_us is not None and drift_us <= 0:
+            raise UserError(f"max_drift={max_drift!r}: give a time greater than 0.")
+        operator = EventTime(TimeOf(time, unit), late_us, idle_s, drift_us)
         return self._then("event_time", operator, Options(name, on_error=on_error))
 
     def window(
@@ -84,12 +114,26 @@ class TimeMethods(StreamBase[T]):
         at: str | pl.Expr | Callable[[T], Any] | None = None,
         unit: Unit | None = None,
         allowed_lateness: Duration = 0,
+        early: Duration | None = None,
+        panes: Literal["accumulating", "discarding"] = "accumulating",
+        timing: bool | None = None,
     ) -> WindowedStream:
-        """Divide the stream into windows: es.Tumbling("1s"), es.Sliding("10s", every="2s") or
-        es.Session("5s"). After a key_by the windows are per key, otherwise for the whole stream.
+        """Divide the stream into windows: es.Tumbling("1s"), es.Sliding("10s", every="2s"),
+        es.Calendar("1 day", timezone="Europe/Berlin"), es.Session("5s") or es.CountWindow(100). After a
+        key_by the windows are per key, otherwise for the whole stream.
 
         Times come from the `event_time` upstream, unless `at` gives others. Windows of processing
         time use the clock of the machine, so their results differ from run to run.
+
+        early: also give results before a window ends, this often in processing time, for keys that have
+        changed. allowed_lateness: how long a window is kept after its end, to give its results again when
+        late records change them. panes: each result is about all records of the window
+        ("accumulating"), or about those since its last result ("discarding").
+
+        timing: add the column `timing` with "early", "on_time" or "late". Default: if `early` is given.
+        Sessions with `timing` are emitted when they end and corrected within the allowed lateness:
+        results that no longer hold are emitted again as "retracted". Without it they are emitted
+        once, after the allowed lateness.
 
         >>> rows = [{"user": n % 2, "at": n} for n in range(4)]
         >>> timed = es.Pipeline("visits").source(es.FromList(rows)).event_time("at", unit="s")
@@ -97,25 +141,32 @@ class TimeMethods(StreamBase[T]):
         >>> sorted(visits.collect().run().to_polars().rows())
         [(0, 0, 7, 2), (1, 1, 8, 2)]
         """
-        if not isinstance(window, Sliding | Session):
+        if not isinstance(window, PanedWindow | Session | CountWindow):
             raise UserError(
-                f"window() takes es.Tumbling, es.Sliding or es.Session, not {window!r}."
+                "window() takes es.Tumbling, es.Sliding, es.Calendar, es.Session or es.CountWindow, "
+                f"not {window!r}."
             )
-        allowed_us = microseconds(allowed_lateness)
-        if time == "processing":
-            if isinstance(window, Session) or at is not None or allowed_us:
+        emission = _emission(window, allowed_lateness, early, panes, timing)
+        if isinstance(window, CountWindow) or time == "processing":
+            if at is not None or emission != ONCE:
                 raise UserError(
-                    "windows of processing time are tumbling or sliding, and take neither `at` nor "
-                    "lateness."
+                    "windows of processing time, and of a number of records, take neither `at` nor "
+                    "allowed_lateness, early, panes or timing."
                 )
-            return WindowedStream(self, window, None, 0)
+            if isinstance(window, Session):
+                raise UserError(
+                    "windows of processing time are tumbling, sliding or calendar windows."
+                )
+            return WindowedStream(self, window, None, emission)
         event_time = TimeOf(at, unit) if at is not None else self._time()
-        if isinstance(window, Sliding) and not event_time.fits(window.pane_us):
+        if isinstance(window, Sliding) and not (
+            event_time.fits(window.pane_us) and event_time.fits(window.offset_us)
+        ):
             raise UserError(
                 f"{window!r} is finer than the times, which are whole {event_time.unit}. Give "
                 "event_time a finer unit."
             )
-        return WindowedStream(self, window, event_time, allowed_us)
+        return WindowedStream(self, window, event_time, emission)
 
     def _time(self) -> TimeOf:
         """How to read the event time of records."""
@@ -141,12 +192,12 @@ class WindowedStream:
     """
 
     def __init__(
-        self, stream: StreamBase[Any], window: Window, time: TimeOf | None, allowed_us: int
+        self, stream: StreamBase[Any], window: Window, time: TimeOf | None, emission: Emission
     ) -> None:
         self._stream = stream
         self._window = window
         self._time = time
-        self._allowed_us = allowed_us
+        self._emission = emission
 
     def aggregate(
         self,
@@ -240,12 +291,13 @@ class WindowedStream:
 
     def _of_rows(
         self, method: str, shards: int | None
-    ) -> tuple[list[pl.Expr], TimeOf, Sliding, int | None]:
+    ) -> tuple[list[pl.Expr], TimeOf, PanedWindow, int | None]:
         """The keys, the time and the window of an operator that keeps rows, and its shards."""
         window, time, routing = self._window, self._time, self._stream._routing
-        if time is None or not isinstance(window, Sliding) or self._allowed_us:
+        if time is None or not isinstance(window, PanedWindow) or self._emission != ONCE:
             raise UserError(
-                f"{method} needs tumbling or sliding windows of event time without allowed_lateness."
+                f"{method} needs tumbling, sliding or calendar windows of event time without "
+                "allowed_lateness, early, panes or timing."
             )
         if isinstance(routing, ByKey):
             return [key_column(method, routing)], time, window, shards
@@ -257,21 +309,68 @@ class WindowedStream:
         return [], time, window, 1
 
     def _build(self, aggregates: Aggregates, options: Options) -> Stream[Row]:
-        routing = self._stream._routing
+        routing, window = self._stream._routing, self._window
         keying = routing.keying if isinstance(routing, ByKey) else None
-        local = LocalParts(keying, aggregates, self._window, self._time, self._allowed_us)
+        if isinstance(window, CountWindow):
+            shards = one_shard("window", keying, options.shards)
+            counting = CountWindows(aggregates, window)
+            return self._stream._then(
+                "window", counting, Options(options.name, shards, options.on_error)
+            )
+        times = [START, END, *([TIMING] if self._emission.timing else [])]
+        twice = {*times} & {*aggregates.named}
+        if twice:
+            raise UserError(
+                f"'{twice.pop()}' is a column of every result: name the aggregate otherwise."
+            )
+        allowed_us = self._emission.allowed_us
+        local = LocalParts(keying, aggregates, window, self._time, allowed_us, times)
         besides = [PANE, LAST, *aggregates.part_names]
         operator = self._operator(aggregates)
         return two_stages(self._stream, "window", local, operator, besides, options)
 
     def _operator(self, aggregates: Aggregates) -> Operator:
-        window, time = self._window, self._time
-        if time is None:
-            assert isinstance(window, Sliding)
-            return ProcessingTimeAggregates(aggregates, window)
+        window, time, emission = self._window, self._time, self._emission
         if isinstance(window, Session):
-            return SessionAggregates(aggregates, time.unit, window, self._allowed_us)
-        return PaneAggregates(aggregates, time.unit, window, self._allowed_us)
+            assert time is not None
+            kind = SessionUpdates if emission.timing else SessionAggregates
+            return kind(aggregates, time.unit, window, emission)
+        assert isinstance(window, PanedWindow)
+        if time is None:
+            return ProcessingTimeAggregates(aggregates, window)
+        return PaneAggregates(aggregates, time.unit, window, emission)
+
+
+def _emission(
+    window: Window, allowed: Duration, early: Duration | None, panes: str, timing: bool | None
+) -> Emission:
+    """The options of `window` that say when results come."""
+    allowed_us = microseconds(allowed)
+    early_us = None if early is None else microseconds(early)
+    if allowed_us < 0 or (early_us is not None and early_us <= 0):
+        raise UserError(
+            f"allowed_lateness={allowed!r}, early={early!r}: give 0 or more, and more than 0 for early."
+        )
+    if panes not in ("accumulating", "discarding"):
+        raise UserError(f"panes={panes!r}: use 'accumulating' or 'discarding'.")
+    discarding = panes == "discarding"
+    told = early_us is not None if timing is None else timing
+    if isinstance(window, Session) and (discarding or (early_us is not None and not told)):
+        raise UserError(
+            "sessions take neither panes='discarding' nor timing=False with early: the bounds of a "
+            "session change, so a result without its timing could not be told from one that still holds."
+        )
+    return Emission(allowed_us, early_us, discarding, told)
+
+
+def one_shard(name: str, keying: Keying | None, shards: int | None) -> int | None:
+    """How many shards an aggregation has: one if there is no key."""
+    if keying is None and shards not in (None, 1):
+        raise UserError(
+            f"'{name}' has no key, so one shard must see all records: give shards=1, "
+            "or put .key_by(...) before it."
+        )
+    return shards if keying is not None else 1
 
 
 def key_column(method: str, routing: ByKey) -> pl.Expr:
@@ -294,17 +393,9 @@ def two_stages(
 ) -> Stream[Row]:
     """Local parts in the shards where the records are, then the stage that merges them by key."""
     name = options.name or stream.pipeline._free_name(base)
-    routing: Routing = OnDemand()
-    shards = options.shards
-    if local.keying is not None:
-        routing = ByKey(keyed_by_columns(besides))
-    elif shards not in (None, 1):
-        raise UserError(
-            f"'{name}' has no key, so one shard must see all records: give shards=1, "
-            "or put .key_by(...) before it."
-        )
-    else:
-        shards = 1
+    keyed = local.keying is not None
+    routing: Routing = ByKey(keyed_by_columns(besides)) if keyed else OnDemand()
+    shards = one_shard(name, local.keying, options.shards)
     plain = stream._leaving(stream._origins)
     parts = plain._then(
         base, local, Options(f"{name}-local", on_error=options.on_error, part_of=name)
@@ -334,7 +425,7 @@ def time_of(graph: Graph, origins: list[tuple[str, str]]) -> TimeOf | None:
         node = graph.nodes[name]
         if isinstance(node.what, EventTime):
             times.append(node.what.time)
-        elif isinstance(node.what, ProcessingTimeAggregates):
+        elif isinstance(node.what, ProcessingTimeAggregates | CountWindows):
             return None
         elif isinstance(node.what, RunningFunctions) and node.what.leads:
             return None  # a record waits for the next ones, however long that takes

@@ -214,6 +214,9 @@ class EventTime(Operator):
 
     The announced watermark is part of the checkpoint, so time does not go back in a failure, and a
     replayed record is judged as before.
+
+    A source that is silent for `idle_after_s` does not hold back time: the watermark is then the present,
+    minus that time and the lateness. What comes later and is older than that is late.
     """
 
     announces_watermarks = True
@@ -221,9 +224,18 @@ class EventTime(Operator):
     keeps_rows = True
     pure = True  # the records pass unchanged, and watermarks are kept with the frames
 
-    def __init__(self, time: TimeOf, lateness_us: int) -> None:
+    def __init__(
+        self,
+        time: TimeOf,
+        lateness_us: int,
+        idle_after_s: float | None = None,
+        max_drift_us: int | None = None,
+    ) -> None:
+        """max_drift_us: how far it may be ahead of other sources that give one, before it waits."""
         self.time = time
         self.lateness_us = lateness_us
+        self.idle_after_s = idle_after_s
+        self.max_drift_us = max_drift_us
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         times = self.time.read(batch, ctx.operator)
@@ -233,3 +245,19 @@ class EventTime(Operator):
             ctx.advance_watermark(int(greatest) - self.lateness_us)
         ctx.judged = RecordWatermarks(self.time, times, self.lateness_us, before)
         ctx.emit_rows(batch)
+
+    def on_silence(self, ctx: Context) -> None:
+        """The source has nothing now, and has had nothing since `ctx.moment.silent_since_s`."""
+        if self.idle_after_s is None or ctx.moment.silent_since_s is None:
+            return
+        now_s, idle_at_s = ctx.now_s, ctx.moment.silent_since_s + self.idle_after_s
+        if now_s >= idle_at_s:
+            ctx.advance_watermark(int((now_s - self.idle_after_s) * 1e6) - self.lateness_us)
+            idle_at_s = now_s + self.idle_after_s
+        ctx.wake_at(idle_at_s)
+
+    def on_wake(self, now_s: float, ctx: Context) -> None:
+        # A source that is asked again and again must have been asked before it counts as silent: a
+        # full queue downstream is no silence.
+        if not ctx.moment.asked_again:
+            self.on_silence(ctx)

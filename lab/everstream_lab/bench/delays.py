@@ -111,6 +111,7 @@ def measure_at(rate: float, seconds: float, master: str, engine: EngineName = "t
                 master=master,
                 workers=None if engine == "microbatch" else 2,
                 checkpoint=Coordinated(every="1s"),
+                latency=0,
             )
         return summed_up(read_arrivals(folder), rate, seconds, stalls.longest_s)
 

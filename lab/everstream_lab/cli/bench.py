@@ -340,6 +340,47 @@ def latency(
     run_benchmark(lambda progress: measure_report(rates, seconds, progress), json_file)
 
 
+@bench.command()
+def cost(
+    rate: Annotated[
+        str, typer.Option(help="Records per second; several with commas between them.")
+    ] = "100,500,1000,4000,10000,40000,100000",
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Measure this alone: map, fold, window or join; may be given again."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="How long each rate is measured.")] = 10.0,
+    engine: Annotated[str, typer.Option(help="tasks or local.")] = "local",
+    latency: Annotated[
+        str, typer.Option(help="How long records may wait for others; 0: not at all.")
+    ] = "5ms",
+    json_file: JsonFile = None,
+) -> None:
+    """Measure the processor time of records at everyday rates, beside a bare loop in Python.
+
+    A paced source of Python records, checkpoints every second, two workers. "cores" is the processor time
+    of all processes of the run per second, without Spark's Java; p50 and p99 are the latency at the sink.
+
+    Example: everstream bench cost --rate 500,4000 --only window --json cost.json
+    """
+    from everstream_lab.bench.cost import SHAPES, measure
+
+    if engine not in ("tasks", "local"):
+        raise UserError(f"--engine {engine}: use tasks or local.")
+    rates = _rates(rate)
+    run_benchmark(
+        lambda progress: measure(
+            rates,
+            only or tuple(SHAPES),
+            seconds=seconds,
+            engine=engine,  # type: ignore[arg-type]
+            latency=latency,
+            progress=progress,
+        ),
+        json_file,
+    )
+
+
 def _rates(text: str) -> list[float]:
     try:
         rates = [float(part) for part in text.split(",")]

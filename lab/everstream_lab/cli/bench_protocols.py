@@ -21,6 +21,11 @@ WIDTH = 200
 """The width that the tables need; a narrower terminal wraps them."""
 
 
+class Place(StrEnum):
+    SINK = "sink"
+    KAFKA = "kafka"
+
+
 class Failure(StrEnum):
     NONE = "none"
     ONE = "one"
@@ -59,6 +64,13 @@ def protocols(
     failure: Annotated[Failure, typer.Option(help="Without a kill, with one, or both.")] = (
         Failure.BOTH
     ),
+    measure_at: Annotated[
+        Place,
+        typer.Option(
+            help="Time output in the sink, or outside by a Kafka broker that is started for each run "
+            "(scripts/kafka.sh installs it)."
+        ),
+    ] = Place.SINK,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each kind.")] = 3,
     run_time: Annotated[str, typer.Option(metavar="14s", help="How long a run lasts.")] = "14s",
     speed: Annotated[float, typer.Option(help="Multiplies all input rates.")] = 1.0,
@@ -108,6 +120,7 @@ def protocols(
         repeats,
         memory=memory,
         microbatch=microbatch,
+        at=measure_at.value,
     )
     results = Results(json_file)
     _measure_missing(grid, setting, results, rounds if costs else 0)

@@ -36,6 +36,7 @@ class Study(StrEnum):
     SENSITIVITY = "sensitivity"
     EPOCHS = "epochs"
     SELECTIVE = "selective"
+    SHARDS = "shards"
     MODEL = "model"
     ALL = "all"
 
@@ -57,6 +58,12 @@ def transactions(
     ] = None,
     events: Annotated[int, typer.Option(help="Events per run.")] = 200_000,
     threads: Annotated[int, typer.Option(help="Threads of the engine.")] = 2,
+    shards: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Shards in the study `shards`; repeat for several.", show_default="1, 2 and 4"
+        ),
+    ] = None,
     epoch_events: Annotated[int, typer.Option(help="Events per epoch.")] = 4096,
     operation_cost_us: Annotated[
         float, typer.Option(help="Busy time per operation, in microseconds.")
@@ -94,14 +101,14 @@ def transactions(
     Example: everstream bench transactions --workload toll --scheme fast --scheme delta
     --events 100000 --html toll.html
     """
-    from everstream_lab.bench.transactions import studies
+    from everstream_lab.bench.transactions import sharded, studies
     from everstream_lab.bench.transactions.figures import figures
     from everstream_lab.bench.transactions.measure import scratch
 
     if html_file is not None:
         from everstream_lab.bench.transactions.report import page
     console = Console()
-    wanted = set(study or [Study.COMPARE, Study.MODEL])
+    wanted = set(study or ([Study.SHARDS] if shards else [Study.COMPARE, Study.MODEL]))
     everything = Study.ALL in wanted
     with scratch(None) as folder, console.status("starting") as status:
         plan = studies.Plan(
@@ -142,6 +149,9 @@ def transactions(
             )
         if everything or Study.SELECTIVE in wanted:
             results["selective"] = studies.selective_logging(plan, status.update, studies.SHARES)
+        if everything or Study.SHARDS in wanted or shards:
+            shares = sharded.SHARES if multi_partition is None else (multi_partition,)
+            results["shards"] = sharded.shards(plan, shards or (1, 2, 4), shares, status.update)
         if everything or Study.MODEL in wanted:
             rows = results.get("compare", [])
             results["model"] = studies.makespans(plan, rows, status.update)
@@ -170,6 +180,19 @@ def _setting(plan: Any) -> dict[str, Any]:
 
 
 def _show(console: Console, results: dict[str, Any], promises: list[Any]) -> None:
+    if results.get("shards"):
+        table = Table(title="shards")
+        for column in ("shards", "over partitions", "over shards", "thousand/s", "busiest shard"):
+            table.add_column(column, justify="right")
+        for row in results["shards"]:
+            table.add_row(
+                str(row["shards"]),
+                f"{row['multi_partition']:.0%}",
+                f"{row['over_shards']:.0%}",
+                f"{row['events_per_s'] / 1e3:.1f}",
+                f"{row['busiest_share']:.0%}",
+            )
+        console.print(table)
     for name in ("compare", "factors", "scalability", "sensitivity", "epochs", "selective"):
         rows = results.get(name)
         if not rows:

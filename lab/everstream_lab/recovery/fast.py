@@ -53,20 +53,28 @@ from everstream_lab.recovery.steps import (
 
 _LOST_WORK_S = 0.02
 """How much work a crash may lose before a commit is due."""
+_SKEWED_SHARE = 0.05
+"""Of transactions that use the hottest key, from which keys count as skewed."""
+_MANY_VALUES = 0.5
+"""Logged values per transaction, from which a view counts as large."""
 
 
-def epochs_per_commit(engine: TransactionEngine, shape: "Dependencies | None", events: int) -> int:
-    """How many epochs of `events` events to run between commits, from measurements of the last batch.
+def epochs_per_commit(
+    engine: TransactionEngine,
+    shape: "Dependencies | None",
+    logged_per_transaction: float,
+    events: int,
+) -> int:
+    """How many epochs of `events` events to run between commits, from the last commit and batch.
 
-    Few dependencies: commit rarely, since recovery gains little from small groups.
-    Many dependencies over evenly used keys: commit often, because a large view is slow to
-    restore. Skewed keys: in between, because larger groups balance the chains better.
+    As in section VI-B of the paper. Keys used evenly, and few values that cross partitions: commit
+    rarely, which costs nothing. Many such values: commit often, because a large view is slow to
+    index. Skewed keys: in between, because short epochs help the run, and long ones recovery.
     Never so rarely that a crash loses more work than a commit is worth. Transactions too
     cheap for chains are redone in order, and then only that last rule counts.
     """
-    skewed = shape is not None and shape.hottest_share > 0.05
-    entangled = shape is not None and shape.temporal_per_transaction > 0.5
-    wanted = 4 if not entangled else (2 if skewed else 1)
+    skewed = shape is not None and shape.hottest_share > _SKEWED_SHARE
+    wanted = 2 if skewed else (1 if logged_per_transaction > _MANY_VALUES else 4)
     epoch_s = events * engine.transaction_cost_s / engine.parallelism
     return max(1, min(wanted, int(_LOST_WORK_S / max(epoch_s, 1e-9))))
 
@@ -167,6 +175,7 @@ class FastRecovery(RecoveryScheme):
         self._partitioning: Partitioning | None = None
         self._partitioning_logged = False
         self.commit_every = 1
+        self.logged_per_transaction = 0.0
         self._verdicts: list[npt.NDArray[np.uint8]] = []
         self._views: list[list[npt.NDArray[Any] | None]] = []
 
@@ -194,7 +203,9 @@ class FastRecovery(RecoveryScheme):
     def commit_due(self, epoch: int) -> bool:
         if self.engine.transaction_cost_s < PARALLEL_FROM_S:
             return not self.little_to_lose(epoch)
-        self.commit_every = epochs_per_commit(self.engine, self.shape, self._epoch_events(epoch))
+        self.commit_every = epochs_per_commit(
+            self.engine, self.shape, self.logged_per_transaction, self._epoch_events(epoch)
+        )
         return epoch - self._first_epoch + 1 >= self.commit_every
 
     def _epoch_events(self, epoch: int) -> int:
@@ -222,6 +233,8 @@ class FastRecovery(RecoveryScheme):
             parts = [view[number] for view in self._views]
             if parts and parts[0] is not None:
                 columns[f"read{number}"] = joined(parts, column.dtype)  # type: ignore[arg-type]
+        values = sum(len(column) for name, column in columns.items() if name.startswith("read"))
+        self.logged_per_transaction = values / max(1, len(committed))
         self.forget()
         return [columns]
 

@@ -1,7 +1,8 @@
 """Selective logging: keys grouped into partitions, and only what crosses them is logged.
 
-Chains are vertices weighted by their operations, shared transactions are edges; each
-chain, heaviest first, joins the partition it shares most with unless that is full.
+Chains are vertices weighted by their operations, shared transactions are edges. Chains that share
+a transaction form a group as long as it fits into a partition; each group, heaviest first, joins
+the partition it shares most with unless that is full.
 Recovery walks each partition in timestamp order. Where the log has no value, the walk
 reads the key itself at that very point of its chain: the shadow operation.
 """
@@ -22,17 +23,57 @@ _SLACK = 1.1
 
 
 @kernel
+def _root(group: Any, cell: int) -> int:
+    while group[cell] != cell:
+        group[cell] = group[group[cell]]
+        cell = group[cell]
+    return cell
+
+
+@kernel
+def _groups(types: Any, slots: Any, table_of: Any, tables: int, cells: int, room: float) -> Any:
+    """Per cell the first of its group: cells of one transaction, as long as a group has room."""
+    group = np.arange(cells)
+    weight = np.zeros(cells, np.int64)
+    for i in range(len(types)):
+        for p in range(slots.shape[0]):
+            if table_of[types[i], p] < 0:
+                break
+            weight[slots[p, i] * tables + table_of[types[i], p]] += 1
+    for i in range(len(types)):
+        first = -1
+        for p in range(slots.shape[0]):
+            if table_of[types[i], p] < 0:
+                break
+            cell = _root(group, slots[p, i] * tables + table_of[types[i], p])
+            if first < 0:
+                first = cell
+            elif cell != first and weight[cell] + weight[first] <= room:
+                group[cell] = first
+                weight[first] += weight[cell]
+    for cell in range(cells):
+        group[cell] = _root(group, cell)
+    return group
+
+
+@kernel
 def _greedy(
     types: Any, slots: Any, table_of: Any, tables: int, cells: int, partitions: int, slack: float
 ) -> Any:
     rows = len(types)
     width = slots.shape[0]
+    operations = 0
+    for i in range(rows):
+        for p in range(width):
+            operations += table_of[types[i], p] >= 0
+    room = slack * operations / partitions + 1
+    group = _groups(types, slots, table_of, tables, cells, room)
     start = np.zeros(cells + 1, np.int64)
     for i in range(rows):
         for p in range(width):
             if table_of[types[i], p] < 0:
                 break
-            start[slots[p, i] * tables + table_of[types[i], p] + 1] += 1
+            start[group[slots[p, i] * tables + table_of[types[i], p]] + 1] += 1
     weight = start[1:].copy()
     for cell in range(cells):
         start[cell + 1] += start[cell]
@@ -42,12 +83,11 @@ def _greedy(
         for p in range(width):
             if table_of[types[i], p] < 0:
                 break
-            cell = slots[p, i] * tables + table_of[types[i], p]
+            cell = group[slots[p, i] * tables + table_of[types[i], p]]
             members[fill[cell]] = i
             fill[cell] += 1
     part = np.full(cells, -1, np.int32)
     load = np.zeros(partitions, np.int64)
-    room = slack * start[cells] / partitions + 1
     shared = np.zeros(partitions, np.int64)
     order = np.argsort(-weight)
     for place in range(cells):
@@ -60,7 +100,7 @@ def _greedy(
             for p in range(width):
                 if table_of[types[i], p] < 0:
                     break
-                other = part[slots[p, i] * tables + table_of[types[i], p]]
+                other = part[group[slots[p, i] * tables + table_of[types[i], p]]]
                 if other >= 0:
                     shared[other] += 1
         best = -1
@@ -75,6 +115,8 @@ def _greedy(
             best = int(np.argmin(load))
         part[cell] = best
         load[best] += weight[cell]
+    for cell in range(cells):
+        part[cell] = part[group[cell]]
     return part
 
 

@@ -81,7 +81,7 @@ def test_a_shard_answers_and_ends_for_its_own_cycle_only() -> None:
 def test_cycles_behind_each_other_end_in_their_order(
     checkpoint: Coordinated | CommunicationInduced,
 ) -> None:
-    for seed in range(30):
+    for seed in range(10):
         faults = Faults() if seed % 2 else NO_FAULTS
         shape = two_loops(random.Random(seed))
         history = World(seed, shape, faults, scheme=scheme_of(checkpoint)).run()

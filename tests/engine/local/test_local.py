@@ -1,6 +1,5 @@
 """The local engine: exact after kills, without Spark, and its stores continue on Spark and back."""
 
-import json
 import os
 import signal
 import subprocess
@@ -23,6 +22,7 @@ from everstream.engine.local.workers import LocalWorkers
 from everstream.engine.reporting.listener import Listener
 from everstream.events import RunEvent, WorkerStarted
 from tests.gated_numbers import Gated
+from tests.output import rows_in
 from tests.processes import wait_until_gone
 from tests.spark import MASTER
 
@@ -52,14 +52,8 @@ def expected() -> Counter[tuple[int, int]]:
     return rows
 
 
-def written(folder: Path) -> list[tuple[int, int]]:
-    parts = sorted((folder / "out").glob("*.jsonl"))
-    rows = [json.loads(line) for part in parts for line in part.read_text().splitlines()]
-    return [(key, total) for key, total in rows]
-
-
 def assert_exact(folder: Path) -> None:
-    want, got = expected(), Counter(written(folder))
+    want, got = expected(), rows_in(folder / "out")
     assert (sum((want - got).values()), sum((got - want).values())) == (0, 0)
 
 

@@ -47,3 +47,14 @@ def test_an_engine_that_does_not_exist_is_named() -> None:
     wrong: Any = "batch"
     with pytest.raises(UserError, match="say one of tasks, microbatch"):
         numbers().run(engine=wrong)
+
+
+def test_sources_that_wait_for_each_other_are_refused() -> None:
+    timed = (
+        es.Pipeline("drifting")
+        .source(es.FromList([{"t": 1}]))
+        .event_time("t", unit="s", max_drift="1m")
+    )
+    pipeline = timed.collect()
+    with pytest.raises(UserError, match="has a max_drift"):
+        pipeline.run(engine="microbatch")

@@ -24,14 +24,26 @@ SEEDS_AT_ONCE = 100
 
 
 def check(world: LocalWorld, seed: int) -> None:
-    outcome = world.run()
+    check_ended(world, world.run(), seed)
+
+
+def check_ended(world: LocalWorld, outcome: Outcome, seed: int) -> None:
     problems = world.violations[:2] or world.notes[-3:]
     assert outcome is Outcome.FINISHED and not world.violations, f"seed {seed}: {problems}"
 
 
-def test_every_seed_ends_with_exactly_the_right_output() -> None:
-    for seed in range(SEEDS):
-        check(LocalWorld(seed, shape_for(seed)), seed)
+@pytest.fixture(scope="module")
+def ended() -> list[tuple[LocalWorld, Outcome]]:
+    """The first seeds, and how each of them ended."""
+    worlds = [LocalWorld(seed, shape_for(seed)) for seed in range(SEEDS)]
+    return [(world, world.run()) for world in worlds]
+
+
+def test_every_seed_ends_with_exactly_the_right_output(
+    ended: list[tuple[LocalWorld, Outcome]],
+) -> None:
+    for seed, (world, outcome) in enumerate(ended):
+        check_ended(world, outcome, seed)
 
 
 @pytest.mark.long
@@ -73,12 +85,10 @@ def test_without_faults_nothing_is_run_again() -> None:
     assert len(seen) == len(SHAPES), "every shape has its turn"
 
 
-def test_the_seeds_meet_every_kind_of_trouble() -> None:
+def test_the_seeds_meet_every_kind_of_trouble(ended: list[tuple[LocalWorld, Outcome]]) -> None:
     repeated: list[EpochRepeated] = []
     drivers = 0
-    for seed in range(SEEDS):
-        world = LocalWorld(seed, shape_for(seed))
-        world.run()
+    for world, _ in ended:
         repeated += [event for event in world.events if isinstance(event, EpochRepeated)]
         drivers += world.drivers - 1
     assert drivers > 5

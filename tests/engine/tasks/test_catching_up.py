@@ -12,7 +12,7 @@ from everstream.core.orders import Outcome
 from everstream.engine.spark import slots
 from everstream.errors import UserError
 from tests.engine.tasks.running import MASTER, Notes
-from tests.engines import on_all_engines
+from tests.engines import on_all_engines, on_all_engines_at_length
 
 KEYS = 7
 
@@ -84,7 +84,7 @@ def test_each_run_processes_what_is_new_and_one_without_anything_new_starts_no_s
     assert any("grown since it was read" in note and "b.txt" in note for note in grown.notes)
 
 
-@on_all_engines
+@on_all_engines_at_length
 def test_a_run_that_loses_processes_on_its_way_is_exact_and_so_is_the_next(tmp_path: Path) -> None:
     add(tmp_path / "in", "a.txt", 0, 20_000)
     often = es.Coordinated(every="100ms")
@@ -115,7 +115,7 @@ def test_all_that_was_read_is_shown_at_the_end_under_every_protocol(
         assert result.records_in == total and shown(tmp_path) == expected(total)
 
 
-@on_all_engines
+@on_all_engines_at_length
 def test_windows_stay_open_for_what_the_next_run_reads(tmp_path: Path) -> None:
     def windowed() -> es.Pipeline:
         pipeline = es.Pipeline("windowed")

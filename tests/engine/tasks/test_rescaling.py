@@ -14,6 +14,7 @@ from everstream.state.control import Shards, read_settings, record_settings
 from everstream.state.signing import blobs_at
 from everstream.state.store import CheckpointStore
 from tests.hearing import Heard
+from tests.sampling import sampled
 from tests.spark import MASTER
 
 KEYS, ENDLESS = 23, 10**9
@@ -122,13 +123,15 @@ def test_the_next_run_has_the_shards_that_were_asked_for_until_its_program_says_
     check_exact(other.result, all_read=True)
 
 
-@pytest.mark.parametrize("engine", ["tasks", "microbatch"])
+@pytest.mark.parametrize(
+    "engine", sampled(["tasks", "microbatch", "local"], ["microbatch", "local"])
+)
 def test_a_change_of_shards_that_is_refused_leaves_the_store_as_it_was(
     engine: str, tmp_path: Path
 ) -> None:
     store = tmp_path / "store"
     options: dict[str, Any] = {"checkpoint": PROTOCOLS["aligned"], "store": store}
-    options |= {"master": MASTER, "engine": engine}
+    options |= {"engine": engine}
     heard = Heard()
     run = stubborn().start(**options, listener=heard)
     heard.wait_for(500)

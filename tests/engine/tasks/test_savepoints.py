@@ -18,6 +18,7 @@ from tests.engine.tasks.running import run
 from tests.fixtures.make import FOLDER
 from tests.fixtures.pipelines import GATE, STORES
 from tests.gated_numbers import Gated
+from tests.output import rows_in
 
 TOTAL, KEYS = 6_000, 7
 WAYS: list[dict[str, Any]] = [
@@ -52,14 +53,6 @@ def expected() -> Counter[tuple[int, int]]:
     return Counter((key, n + 1) for key, total in totals.items() for n in range(total))
 
 
-def shown(out: Path) -> Counter[tuple[int, int]]:
-    return Counter(
-        tuple(json.loads(line))
-        for path in out.glob("part-*.jsonl")
-        for line in path.read_text().splitlines()
-    )
-
-
 def rejected(store: Path) -> list[int]:
     paths = (store / "dead_letters" / "reciprocal").glob("part-*")
     lines = [line for path in paths for line in path.read_text().splitlines()]
@@ -79,28 +72,28 @@ def test_a_run_goes_back_to_a_savepoint_and_another_begins_with_it(
     store, out = tmp_path / "store", tmp_path / "out"
     stopped = run(counting(out), store=store, until=half, **way)
     assert stopped.outcome is Outcome.STOPPED
-    before = shown(out)
+    before = rows_in(out)
     (tmp_path / "gate").touch()
     command("savepoint", "take", str(store), "half")
     assert run(counting(out), store=store, **way).outcome is Outcome.FINISHED
-    assert shown(out) == expected()
+    assert rows_in(out) == expected()
 
     fork = tmp_path / "fork"
     options = {"store": tmp_path / "other", "start_from": f"{store}@half", **way}
     assert run(counting(fork), **options).outcome is Outcome.FINISHED
-    assert shown(fork) == expected() - before, "it has all that comes after, and nothing before"
-    assert shown(out) == expected(), "the output of the first is its own"
+    assert rows_in(fork) == expected() - before, "it has all that comes after, and nothing before"
+    assert rows_in(out) == expected(), "the output of the first is its own"
     assert rejected(tmp_path / "other") == [3000, 4000, 5000]
 
     command("rewind", str(store), "--to", "half", "--yes")
     assert run(counting(out), store=store, **way).outcome is Outcome.FINISHED
-    assert shown(out) == expected()
+    assert rows_in(out) == expected()
 
 
 def test_a_savepoint_outlives_a_fresh_start_and_can_be_carried_elsewhere(tmp_path: Path) -> None:
     store, out, way = tmp_path / "store", tmp_path / "out", WAYS[0]
     run(counting(out), store=store, until=half, **way)
-    before = shown(out)
+    before = rows_in(out)
     (tmp_path / "gate").touch()
     taken = take_savepoint(open_store(store), "half", now=1.0)
     run(counting(out), store=store, fresh=True, until=lambda s: s.records_read > 0, **way)
@@ -112,7 +105,7 @@ def test_a_savepoint_outlives_a_fresh_start_and_can_be_carried_elsewhere(tmp_pat
     assert savepoint(open_store(archive), "moved").body == taken.body
     fork = tmp_path / "fork"
     run(counting(fork), store=tmp_path / "other", start_from=f"{archive}@moved", **way)
-    assert shown(fork) == expected() - before
+    assert rows_in(fork) == expected() - before
 
 
 def test_what_cannot_be_begun_with_is_refused_before_spark_starts(tmp_path: Path) -> None:

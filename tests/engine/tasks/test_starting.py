@@ -1,10 +1,6 @@
 """What cannot be reached while a run starts is tried again, up to a deadline that is named."""
 
-import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
-from pathlib import Path
-from subprocess import CalledProcessError
 
 import psycopg
 import pytest
@@ -15,7 +11,7 @@ from everstream.engine.availability.start_retry import LONGEST_PAUSE_S, StartRet
 from everstream.engine.reporting.listener import Listener
 from everstream.errors import ConnectionLost, ConnectorError
 from everstream.events import StartDelayed, StartReached
-from tests.connectors.postgres_server import PostgresServer, install_postgres
+from tests.connectors.postgres_server import PostgresServer, postgres_server
 from tests.engine.tasks.running import MASTER, Notes
 
 
@@ -74,19 +70,11 @@ def test_what_will_not_pass_is_raised_at_once() -> None:
 @pytest.fixture
 def server() -> Iterator[PostgresServer]:
     """One that a test may stop."""
-    install_postgres()
-    shared = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as name:
-        server = PostgresServer(Path(name), fsync=False)
-        server.start()
-        try:
-            with psycopg.connect(server.dsn) as connection:
-                connection.execute("CREATE TABLE numbers (n integer PRIMARY KEY)")
-                connection.execute("INSERT INTO numbers SELECT generate_series(1, 50)")
-            yield server
-        finally:
-            with suppress(CalledProcessError):  # the test has stopped it
-                server.stop()
+    with postgres_server() as server:
+        with psycopg.connect(server.dsn) as connection:
+            connection.execute("CREATE TABLE numbers (n integer PRIMARY KEY)")
+            connection.execute("INSERT INTO numbers SELECT generate_series(1, 50)")
+        yield server
 
 
 class BringsItBack(Listener):

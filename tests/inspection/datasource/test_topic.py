@@ -89,6 +89,7 @@ def write(frame: DataFrame, topic: Path, checkpoint: Path) -> None:
     query.option("checkpointLocation", str(checkpoint)).start(str(topic)).awaitTermination()
 
 
+@pytest.mark.long  # the page on Spark writes a topic in every run, and reads it
 def test_a_batch_that_spark_repeats_is_in_the_topic_once_and_a_pipeline_reads_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:

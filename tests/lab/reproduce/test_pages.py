@@ -1,5 +1,6 @@
 """Verdicts from made-up measurements, the pages that show them, and the command."""
 
+import re
 from datetime import date
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from everstream.cli.app import app
 from everstream_lab.reproduce import inventory as inventories
 from everstream_lab.reproduce.exhibit import Found, Judgement, Statement
 from everstream_lab.reproduce.experiments import Effort, found_in
+from everstream_lab.reproduce.inventory import INVENTORY
 from everstream_lab.reproduce.machine import describe
 from everstream_lab.reproduce.pages import write_pages
 from everstream_lab.reproduce.results import Results
@@ -154,3 +156,24 @@ def test_the_command_shows_progress_writes_pages_and_continues(
     assert shown.exit_code == 0 and len(performed(tmp_path)) == 7
     assert "11 ± 2.48" in (elsewhere / "tiny.md").read_text()
     assert not (elsewhere / "results").exists()
+
+
+def test_pages_fit_the_documentation_and_every_command_and_link_in_them_exists(
+    tmp_path: Path,
+) -> None:
+    write_pages(INVENTORY, Results(tmp_path / "results", Effort()), tmp_path)
+    names = {one.name for one in INVENTORY.experiments}
+    headings: dict[str, set[str]] = {}
+    for page in sorted(tmp_path.glob("*.md")):
+        text = page.read_text()
+        assert text.startswith("---\nkind: explanation\n---\n# ")
+        assert "\nThis page " in text
+        titles = re.findall(r"^## (.+)$", text, re.MULTILINE)
+        headings[page.name] = {one.lower().replace(".", "").replace(" ", "-") for one in titles}
+    index = (tmp_path / "index.md").read_text()
+    rows = re.findall(r"^\| \[.+\]\((.+)#(.+)\) \| .+ \| `(.+)` \| (.*) \|$", index, re.MULTILINE)
+    assert len(rows) == len(INVENTORY.exhibits)
+    for page_name, anchor, command, verdict in rows:
+        assert anchor in headings[page_name]
+        assert set(re.findall(r"--only (\S+)", command)) <= names
+        assert "not measured" in verdict

@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from everstream.cli.app import app
-from everstream_lab.bench.transactions import studies
+from everstream.errors import RunFailed
+from everstream_lab.bench.transactions import sharded, studies
 from everstream_lab.bench.transactions.child import peak_bytes
 from everstream_lab.bench.transactions.journal import InputJournal
 from everstream_lab.bench.transactions.measure import Bench, Untrue
@@ -149,3 +150,16 @@ def test_epochs_and_selective_logging_are_studied(tmp_path: Path) -> None:
     rows = studies.selective_logging(small, lambda text: None, [0.5])
     assert [row["logging"] for row in rows] == ["full", "selective"]
     assert all(row["efficiency"] > 0 and row["recovery"]["true"] for row in rows)
+
+
+def test_transactions_over_shards_are_measured_and_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = replace(plan(tmp_path), events=300)
+    one, two = sharded.shards(small, (1, 2), (0.5,), lambda text: None)
+    assert (one["over_shards"], one["busiest_share"]) == (0.0, 1.0)
+    assert 0.1 < two["over_shards"] < 0.5
+    assert two["busiest_share"] < 0.8
+    monkeypatch.setattr(sharded.Interpreter, "run", lambda self, events: [])
+    with pytest.raises(RunFailed, match="differ from those of a loop"):
+        sharded.shards(small, (1,), (0.0,), lambda text: None)

@@ -6,9 +6,10 @@ from pathlib import Path
 from selenium.webdriver import Chrome
 
 from tests.cli.commands import Command
-from tests.gated import TOTAL, committed, expected, open_gate, prepare
+from tests.gated import TOTAL, expected, open_gate, prepare
 from tests.observability.ui.chromium import as_wide_as
 from tests.observability.ui.reading import Page
+from tests.output import rows_in
 
 RUN = ("run", "steady.py", "--ui", "127.0.0.1:0", "--every", "1s", "--master", "local[2]")
 
@@ -73,4 +74,4 @@ def watch(run: Command, folder: Path, browser: Chrome) -> None:
 
     open_gate(folder, TOTAL)
     assert run.end() == 0, run.output
-    assert committed(folder / "out") == expected()
+    assert rows_in(folder / "out") == expected()

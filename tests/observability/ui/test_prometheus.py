@@ -96,7 +96,7 @@ def test_a_real_prometheus_scrapes_a_run_and_knows_its_alerts(
 
             def asked(path: str, **query: str) -> Any:
                 url = f"http://127.0.0.1:{port}/api/v1/{path}?{urllib.parse.urlencode(query)}"
-                with urllib.request.urlopen(url, timeout=30) as answer:
+                with urllib.request.urlopen(url, timeout=300) as answer:
                     return json.load(answer)["data"]
 
             def rate(query: str) -> float:

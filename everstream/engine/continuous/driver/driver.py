@@ -20,6 +20,8 @@ from everstream.core.autoscaling import Scaler
 from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.checkpointing.newest import Newest
 from everstream.core.coordinators.coordinator import Coordinator
+from everstream.core.coordinators.time_alignment import TimeAlignment
+from everstream.core.coordinators.time_watch import TimeWatch
 from everstream.core.fault_points import Point
 from everstream.core.ids import NO_EPOCH, ShardId, TaskNumber, WorkerId
 from everstream.core.measuring import Measures, Meter
@@ -65,6 +67,7 @@ from everstream.engine.continuous.transport.control_messages import (
     ControlChannel,
     Hello,
     KillFired,
+    LeastTime,
     NewPlan,
     Nod,
     Noticed,
@@ -187,6 +190,8 @@ class Driver(Stoppable):
         )
         autoscale = self.config.autoscale
         self.scaler = None if autoscale is None else Scaler(autoscale)
+        self.time_watch = TimeWatch(self.config.policy.slow_after_s)
+        self.alignment = TimeAlignment(plan)
         self.plan_number = 0
         """How many plans there were before this one."""
         self._pickled_plan = b""
@@ -434,6 +439,7 @@ class Driver(Stoppable):
             self.control_channel.tell(identity, kill)
         if self.tuning.version:
             self.control_channel.tell(identity, Tune(self.tuning))
+        self.control_channel.tell(identity, LeastTime(self.alignment.least_us))
 
     # Worker failures.
 
@@ -504,6 +510,12 @@ class Driver(Stoppable):
         plan = self.coordinator.plan
         if self.coordinator.phase is Phase.RUNNING:
             self.scale_requests.answer(plan)
+            if self.alignment.advanced(self.meters):
+                for identity in self.attempts.identities():
+                    self.control_channel.tell(identity, LeastTime(self.alignment.least_us))
+            held_back = self.time_watch.due(self.meters.values(), now_s)
+            if held_back is not None:
+                self._tell(held_back)
             if self.scaler is not None and (wanted := self.scaler.look(plan, self.meters, now_s)):
                 self.scale_requests.want(wanted)
         facts = Facts(self.attempts.present, self.scale_requests.wanted)
@@ -542,6 +554,7 @@ class Driver(Stoppable):
         self.attempts.replan(plan)
         self.injector.plan = plan
         self.meters, self.counts = {}, {}
+        self.alignment = TimeAlignment(plan)
         if self.scaler is not None:
             self.scaler.changed(time.monotonic())
         self._tell(plan_changed(before, plan, explained=explained))

@@ -99,13 +99,22 @@ class Tune:
 
 
 @dataclass(frozen=True)
+class LeastTime:
+    """The event time of the slowest of all aligned sources."""
+
+    least_us: int
+
+
+@dataclass(frozen=True)
 class WantsTuning:
     """An operator requests changed settings: `batch` or `NAME.batch` -> value."""
 
     wishes: dict[str, str]
 
 
-ToWorker: TypeAlias = Command | TakePlace | KillAfter | KillAt | KillNow | Nod | Tune | NewPlan
+ToWorker: TypeAlias = (
+    Command | TakePlace | KillAfter | KillAt | KillNow | Nod | Tune | LeastTime | NewPlan
+)
 """All messages from the driver to a worker."""
 
 ToDriver: TypeAlias = (

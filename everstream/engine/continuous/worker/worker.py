@@ -28,6 +28,7 @@ from everstream.core.scheme import Scheme
 from everstream.engine.continuous.liveness.crash_breadcrumb import CrashBreadcrumb
 from everstream.engine.continuous.transport.control_messages import (
     KillFired,
+    LeastTime,
     NewPlan,
     Nod,
     Noticed,
@@ -82,6 +83,8 @@ class WorkerTask:
     always_tcp: bool
     driver_timeout_s: float
     slow_after_s: float
+    latency_s: float = 0.0
+    """How long records may wait at a source for others."""
     progress_every_s: float = PROGRESS_EVERY_S
     measures: bool = True
     """Whether shards and workers report their measures."""
@@ -145,7 +148,14 @@ class Worker:
             self.store.blobs, self.background.wake_up, retention=task.retention
         )
         self.runners = {
-            shard: ShardRunner(self.plan, shard, task.scheme, self, measures=task.measures)
+            shard: ShardRunner(
+                self.plan,
+                shard,
+                task.scheme,
+                self,
+                measures=task.measures,
+                latency_s=task.latency_s,
+            )
             for shard in self.plan.workers[id]
         }
         self.measures = task.measures
@@ -359,6 +369,9 @@ class Worker:
             case Tune(tuning=tuning):
                 for runner in self.runners.values():
                     runner.on_tune(tuning)
+            case LeastTime(least_us=least_us):
+                for runner in self.runners.values():
+                    runner.on_least_time(least_us)
             case _:
                 self._command(message)
 

@@ -35,7 +35,7 @@ export function operatorDetail(view, name, { again, close, scale }) {
       { name: "busy", value: (s) => s.busy, text: (s) => h("div", { class: "in-cell" }, workBar(s, { words: false }), percent(s.busy)) },
       { name: "back-pressured", value: (s) => s.blocked, text: (s) => percent(s.blocked) },
       { name: "frames waiting", value: (s) => s.frames_waiting, text: (s) => count(s.frames_waiting) },
-      { name: "watermark lag", value: (s) => s.lag_s, text: (s) => duration(s.lag_s) },
+      { name: "watermark lag", value: (s) => s.lag_s, text: (s) => s.holds_back ? h("span", { title: `windows wait for ${s.holds_back}` }, duration(s.lag_s), " ", h("span", { class: "pill" }, `windows wait for ${s.holds_back}`)) : duration(s.lag_s) },
       { name: "state", value: (s) => s.state_bytes, text: (s) => bytes(s.state_bytes) },
       { name: "keys", value: (s) => s.state_keys, text: (s) => count(s.state_keys) },
       { name: "bytes in", value: (s) => s.bytes_in_per_s, text: (s) => perSecond(s.bytes_in_per_s) },

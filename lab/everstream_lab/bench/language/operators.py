@@ -21,7 +21,7 @@ from everstream.pipeline.event_time.as_of_join import AsOfJoin
 from everstream.pipeline.event_time.outer import LEFT, RIGHT
 from everstream.pipeline.event_time.window_aggregates import PaneAggregates
 from everstream.pipeline.event_time.window_rows import WindowTop
-from everstream.pipeline.event_time.windows import Tumbling
+from everstream.pipeline.event_time.windows import ONCE, Tumbling
 from everstream.pipeline.keys import Keying
 from everstream.pipeline.operator import Context, Operator
 from everstream.pipeline.operators.deduplicate import Deduplicate
@@ -86,7 +86,7 @@ def _best(rows: Rows) -> list[pl.DataFrame]:
 def _counted(rows: Rows) -> list[pl.DataFrame]:
     aggregates, keying = Aggregates({"n": count(), "high": max("x")}), Keying("k")
     local = LocalParts(keying, aggregates, WINDOW, TIME, 0)
-    panes = PaneAggregates(aggregates, TIME.unit, WINDOW, 0)
+    panes = PaneAggregates(aggregates, TIME.unit, WINDOW, ONCE)
     here = _context(keying)
     there = _context(keyed_by_columns([]))
     local.on_start(here)

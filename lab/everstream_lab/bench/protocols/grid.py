@@ -8,7 +8,7 @@ with room to spare, so that waiting shows in the latency only when something mak
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from everstream.core.registry import named
 from everstream.errors import UserError
@@ -39,6 +39,10 @@ PAPER_QUERIES = (
 )
 
 
+Place: TypeAlias = Literal["sink", "kafka"]
+"""Where output is timed: in the sink's process, or by a Kafka broker outside."""
+
+
 @dataclass(frozen=True)
 class Cell:
     """One run of the grid; its key names it in a file of results."""
@@ -51,6 +55,7 @@ class Cell:
     log: KeptLog = "durable"
     """In memory, as FERDiS had them, only for comparison."""
     engine: EngineName = "tasks"
+    at: Place = "sink"
 
     @property
     def way(self) -> str:
@@ -64,7 +69,8 @@ class Cell:
     @property
     def key(self) -> str:
         failure = "kill" if self.failure else "calm"
-        return f"{self.query}/{self.way}/{self.interval_s:g}s/{failure}/{self.repeat}"
+        place = "" if self.at == "sink" else f"/{self.at}"
+        return f"{self.query}/{self.way}/{self.interval_s:g}s/{failure}/{self.repeat}{place}"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -129,6 +135,7 @@ def cells(
     *,
     memory: bool = True,
     microbatch: bool = False,
+    at: Place = "sink",
 ) -> list[Cell]:
     """The grid, repeat by repeat, so that a run cut short has something of everything.
 
@@ -146,7 +153,7 @@ def cells(
     if microbatch and "aligned" in protocols:
         ways.append(("aligned", "durable", "microbatch"))
     return [
-        Cell(query, protocol, interval_s, failure, repeat, log, engine)
+        Cell(query, protocol, interval_s, failure, repeat, log, engine, at)
         for repeat, query, (protocol, log, engine), interval_s, failure in product(
             range(repeats), queries, ways, intervals_s, failures
         )

@@ -1,11 +1,13 @@
-"""One run of the grid: a paced query with at most one kill, measured at its sink.
+"""One run of the grid: a paced query with at most one kill, measured at its sink or outside.
 
 Latency counts from the moment a record was due, so waiting shows. The kill is SIGKILL for the
 process of the query's middle operator. The output is held against the answer of plain SQL.
 """
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
@@ -22,6 +24,7 @@ from everstream.pipeline.stream import Pipeline
 from everstream_lab.bench.connectors.row import Untouched
 from everstream_lab.bench.latency import Arrivals, Timed, read_arrivals, wall_clock_s
 from everstream_lab.bench.protocols.grid import Cell, Setting, checkpointing
+from everstream_lab.bench.protocols.outside import observer
 from everstream_lab.bench.recovery.recovery_time import recovery
 from everstream_lab.bench.workloads.catalogue import QUERIES
 from everstream_lab.bench.workloads.verdict import EXACT
@@ -88,9 +91,15 @@ def measure(
     query = QUERIES[cell.query]
     pipeline = Pipeline(f"protocols-{cell.query}")
     inputs = setting.inputs(query, pipeline)
-    with TemporaryDirectory(prefix="everstream-protocols-") as folder:
+    with ExitStack() as stack:
+        folder = stack.enter_context(TemporaryDirectory(prefix="everstream-protocols-"))
         sink = Collect() if verify else Untouched()
-        query.build(inputs).sink(Timed(sink, folder), name="collect")
+        stream = query.build(inputs)
+        stream.sink(Timed(sink, folder), name="collect")
+        outside = None
+        if cell.at == "kafka":
+            outside = stack.enter_context(observer(Path(folder) / "kafka"))
+            outside.watch(stream)
         kills = [Kill(query.target, after_s=setting.kill_s)] if cell.failure else []
         result = run(
             pipeline,
@@ -99,7 +108,7 @@ def measure(
             master=master,
             kill=kills,
         )
-        arrivals = read_arrivals(folder)
+        arrivals = read_arrivals(folder) if outside is None else outside.arrivals()
     if result.outcome is not Outcome.FINISHED:
         # Ctrl-C stops the run with a checkpoint; here it means the whole grid.
         raise KeyboardInterrupt

@@ -114,9 +114,9 @@ def scalability(plan: Plan, progress: Progress, threads: Sequence[int]) -> list[
 
 
 SWEEPS: dict[str, tuple[dict[str, float], tuple[float, ...]]] = {
-    "multi_partition": ({"skew": 0.0, "aborts": 0.0}, (0.0, 0.5, 1.0)),
-    "skew": ({"multi_partition": 0.0, "aborts": 0.0, "length": 1}, (0.0, 0.6, 1.2)),
-    "aborts": ({"skew": 0.0, "multi_partition": 0.0}, (0.0, 0.4, 0.8)),
+    "multi_partition": ({"skew": 0.0, "aborts": 0.0}, (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)),
+    "skew": ({"multi_partition": 0.0, "aborts": 0.0, "length": 1}, (0.0, 0.3, 0.6, 0.9, 1.2)),
+    "aborts": ({"skew": 0.0, "multi_partition": 0.0}, (0.0, 0.2, 0.4, 0.6, 0.8)),
 }
 
 

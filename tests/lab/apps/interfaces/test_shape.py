@@ -43,17 +43,18 @@ def test_farms_give_the_sequential_result_and_times_of_every_stage(
     assert (done.stamps.latency >= done.stamps.took.sum(axis=1)).all()
 
 
-def test_joblib_is_a_plug_in_that_gives_the_sequential_result(tmp_path: Path) -> None:
-    pytest.importorskip("joblib", reason="pip install 'everstream-lab[joblib]'")
-    from everstream_lab.apps.interfaces.joblib_farm import Joblib
-
+@pytest.mark.parametrize("package, interface", [("joblib", "joblib"), ("distributed", "dask")])
+def test_plug_ins_for_other_libraries_give_the_sequential_result(
+    package: str, interface: str, tmp_path: Path
+) -> None:
+    pytest.importorskip(package, reason=f"pip install 'everstream-lab[{interface}]'")
     for number, (tiny, stages) in enumerate(
         [(APPLICATION, "auto"), (ORDERED, "farm"), (ORDERED, "1,2"), (APPLICATION, "pipeline")]
     ):
         place = tmp_path / str(number)
         place.mkdir()
         wanted = job(place, tiny, workers=2, batch=7, stages=stages)
-        assert Joblib().run(wanted).items == 60
+        assert driver_of(interface)(wanted).items == 60
         assert wanted.output.read_bytes() == expected_of(wanted)
 
 

@@ -17,8 +17,8 @@ from everstream_lab.bench.workloads.verdict import EXACT
 from everstream_lab.bench.workloads.words import Words
 from tests.sampling import sampled
 
-EVENTS = Nexmark(events=40_000, seed=3, events_per_s=1_000.0)
-EDGES = Edges(total=20_000, seed=3, nodes=200, fresh=0.05)
+EVENTS = Nexmark(events=20_000, seed=3, events_per_s=1_000.0)
+EDGES = Edges(total=8_000, seed=3, nodes=200, fresh=0.05)
 STRAIGHT = [name for name, query in QUERIES.items() if not query.cyclic]
 QUICK = [name for name in STRAIGHT if not name.endswith("-large") and name != "nexmark-6-small"]
 WORDS = Words(total=30_000, seed=3, vocabulary=300, words_per_s=1_000.0)
@@ -82,6 +82,7 @@ def n_hop(shards: int, **options: Any) -> tuple[Inputs, pl.DataFrame]:
     return inputs, pipeline.run(**options).to_polars()
 
 
+@pytest.mark.long  # `tests/engine/microbatch/test_cycles.py` has a cycle on Spark in every run
 def test_nhop_in_micro_batches_tells_what_it_tells_with_long_tasks() -> None:
     inputs, output = n_hop(
         2, engine="microbatch", checkpoint=Coordinated(every_records=EDGES.total // 4)
