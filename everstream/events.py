@@ -183,7 +183,7 @@ class DriverLost(Event):
 
 @dataclass(frozen=True)
 class StartDelayed(Event):
-    """Something that the run needs to start cannot be reached; the run retries."""
+    """Something that the run needs to start cannot be reached, or other runs use all slots; it retries."""
 
     reason: str
     timeout_s: float
@@ -191,7 +191,7 @@ class StartDelayed(Event):
 
 @dataclass(frozen=True)
 class StartReached(Event):
-    """What could not be reached is available again, and the run starts."""
+    """What the run waited for is available, and the run starts."""
 
     waited_s: float
 

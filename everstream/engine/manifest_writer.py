@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
 
-from everstream.core.checkpointing.manifest import KEPT_MANIFESTS, EpochManifest
+from everstream.core.checkpointing.manifest import EpochManifest
 from everstream.core.orders import Discard
 from everstream.errors import EverstreamError, InternalError, said
 from everstream.state.manifest_append import pause
+from everstream.state.objects import ObjectRef
+from everstream.state.retention import DEFAULT, Retention
 from everstream.state.store import CheckpointStore, Lease
 
 
@@ -32,8 +34,11 @@ class ManifestWriter:
     """Called for every manifest with the outcome of its write."""
     on_trouble: Callable[[str], None]
     """Called for failures that stop nothing."""
+    retention: Retention = DEFAULT
 
     def __post_init__(self) -> None:
+        self._held: set[ObjectRef] = set()
+        """Objects that the run does not need any more, but a checkpoint that is kept may."""
         self._said_of_store = ""
         self._work: SimpleQueue[EpochManifest | Discard | None] = SimpleQueue()
         self._outcomes: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -63,17 +68,34 @@ class ManifestWriter:
     def _work_off(self) -> None:
         while (work := self._work.get()) is not None:
             if isinstance(work, Discard):
-                self._remove(partial(self.store.discard, work.objects))
+                self._held.update(work.objects)
+                self._remove(self._discard)
                 continue
             error = self._write(work)
             self._outcomes.put(partial(self.on_done, work, error))
             if error is None:
-                objects = self.removes_objects
-                self._remove(partial(self.store.prune, KEPT_MANIFESTS, objects=objects))
+                self._remove(self._prune)
+
+    def _prune(self) -> None:
+        since_s = self.retention.since_s(time.time())
+        self.store.prune(self.retention.newest, objects=self.removes_objects, since_s=since_s)
+        self._discard()
+
+    def _discard(self) -> None:
+        """Remove the objects that no kept checkpoint names."""
+        if not self._held:
+            return
+        named: set[ObjectRef] = set()
+        if self.retention != DEFAULT:  # others keep what the coordinator knows
+            named = {ref for manifest in self.store.manifests() for ref in manifest.objects}
+        self.store.discard(self._held - named)
+        self._held &= named
 
     def _write(self, manifest: EpochManifest) -> EverstreamError | None:
         """Returns only when it is certain whether the manifest is in the store."""
-        body = replace(manifest, written_at=time.time()).to_json()
+        body = replace(
+            manifest, written_at=time.time(), kept=(self.retention.newest, self.retention.age_s)
+        ).to_json()
         try:
             self.store.append_manifest(self.lease, body, self._wait_for_store)
         except EverstreamError as error:

@@ -28,7 +28,7 @@ from everstream.engine.reporting.recording import recording, served
 from everstream.engine.result import RunResult, result_of
 from everstream.engine.settings.configuration import in_force
 from everstream.engine.settings.options import RunConfig
-from everstream.engine.slot_sharing import SHARES, SlotGrant
+from everstream.engine.slot_sharing import SHARES, SlotGrant, Waiting
 from everstream.engine.store_session import (
     OpenStore,
     check_store,
@@ -37,7 +37,7 @@ from everstream.engine.store_session import (
     store_folder,
 )
 from everstream.errors import StoreError
-from everstream.events import Note, Resumed
+from everstream.events import Note, Resumed, StartDelayed, StartReached
 from everstream.pipeline.keyed_state.backend_choice import any_on_disk, placed
 from everstream.pipeline.keys import KEY_GROUPS
 from everstream.pipeline.options import RunOptions, RunOptionsDict
@@ -47,6 +47,18 @@ from everstream.state.backends.table import require_engine
 from everstream.state.signing import StoreUrl
 from everstream.state.store import Lease
 from everstream.state.store_lock import held
+
+
+def _waiting(config: RunConfig, handle: RunHandle) -> Waiting:
+    """How a run waits for slots that other runs of this process use."""
+    told, timeout_s = config.listener.on_event, config.start_timeout_s
+    return Waiting(
+        timeout_s,
+        config.engine != "local",
+        lambda: bool(handle.stop_requested),
+        lambda what: told(StartDelayed(what, timeout_s)),
+        lambda waited_s: told(StartReached(waited_s)),
+    )
 
 
 def launch(pipeline: Pipeline, config: RunConfig) -> RunHandle:
@@ -95,9 +107,13 @@ def launch(pipeline: Pipeline, config: RunConfig) -> RunHandle:
             with (
                 own(),
                 SHARES.taking(
-                    pipeline.graph, lambda others: engine.reserve(heard, plan, others)
+                    pipeline.graph,
+                    lambda others: engine.reserve(heard, plan, others),
+                    _waiting(heard, handle),
                 ) as grant,
             ):
+                if grant is None:
+                    return result_of(plan, url, Outcome.STOPPED, None, 0)
                 more = config.workers is not None or config.autoscale is not None
                 least = grant.workers if more else 0  # for shards added later
                 spread_out = spread(plan, grant.workers, at_least=least)

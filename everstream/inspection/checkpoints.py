@@ -116,6 +116,12 @@ class Overview:
     """Whether the run that took the lease is still alive; None if that is not visible from here."""
 
     @property
+    def kept(self) -> tuple[int, float] | None:
+        """How many of the newest the last run kept, and those of how many seconds; None if unknown."""
+        newest = next((row.manifest for row in self.checkpoints if row.manifest is not None), None)
+        return None if newest is None else newest.kept
+
+    @property
     def lease_in_words(self) -> str:
         number, owner = self.holder.number, self.holder.owner
         if not owner:
@@ -136,6 +142,9 @@ class Overview:
                 "held": self.held,
             },
             "verified": self.verified,
+            "kept": None
+            if self.kept is None
+            else {"newest": self.kept[0], "age_s": self.kept[1] or None},
             "checkpoints": [checkpoint.to_json() for checkpoint in self.checkpoints],
         }
 

@@ -319,9 +319,21 @@ class Recovery:
         "run fails.",
         _whole(0, "checkpoints"),
     )
+    keep_checkpoints: int = option(
+        3,
+        "How many of the newest checkpoints stay in the store, at least 3.",
+        _whole(3, "checkpoints"),
+    )
+    keep_checkpoints_for: str | float | None = option(
+        None,
+        "Keep older checkpoints, too, until they have this age.",
+        DURATION,
+        shown="none",
+    )
     start_timeout: str | float = option(
         "2m",
-        "How long to retry a database or broker that cannot be reached while the run starts.",
+        "How long to retry a database or broker that cannot be reached while the run starts, or to wait "
+        "for slots of Spark that other runs of the process use.",
         DURATION,
     )
 
@@ -549,6 +561,8 @@ class RunOptionsDict(TypedDict, total=False):
     slow_after: str | float
     checkpoint_timeout: str | float
     tolerable_checkpoint_failures: int
+    keep_checkpoints: int
+    keep_checkpoints_for: str | float | None
     start_timeout: str | float
     upgrade: Upgrade
     renamed: Mapping[str, str] | None
@@ -610,6 +624,8 @@ PANELS: Final[Mapping[str, Mapping[str, str]]] = {
         "every_records": "Take a checkpoint after this many records.",
         "checkpoint_timeout": "Abort a checkpoint after this long.",
         "tolerable_checkpoint_failures": "Failures in a row to tolerate.",
+        "keep_checkpoints": "How many checkpoints stay in the store.",
+        "keep_checkpoints_for": "Keep checkpoints until they have this age.",
         "store_key": "File with the key that signs the store.",
     },
     "Resources": {

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from everstream.core.checkpointing.manifest import KEPT_MANIFESTS
 from everstream.core.frames import even_part
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.keyed_state.expiry import ExpiringState
@@ -79,8 +78,8 @@ class ChainStage:
     """Those whose records may not be durable yet."""
     offsets: list[tuple[int, Any]] = field(default_factory=list)
     """Of a source: checkpoint and offset, for checkpoints that may become stable."""
-    stable_offsets: list[Any] = field(default_factory=list)
-    """The offsets of the stable checkpoints that the run can still roll back to, oldest first."""
+    stable_offsets: list[tuple[float, Any]] = field(default_factory=list)
+    """When checkpoints became stable that are kept, and their offsets, oldest first."""
     rest: PendingBatch = field(default_factory=PendingBatch)
     """Of a source: records that were read and are not processed."""
     dead_letters: "ChainStage | None" = None
@@ -99,11 +98,14 @@ class ChainStage:
         if self.reader is None or not stable:
             return
         self.offsets = [kept for kept in self.offsets if kept[0] > checkpoint]
-        self.stable_offsets.append(stable[-1])
+        services, kept = self.ctx.services, self.stable_offsets
+        now_s, before = services.now_s(), len(kept)
+        kept.append((now_s, stable[-1]))
         self.reader.stable(stable[-1])
-        if len(self.stable_offsets) > KEPT_MANIFESTS:
-            del self.stable_offsets[:-KEPT_MANIFESTS]
-            self.reader.forget(self.stable_offsets[0])
+        while not services.retention.keeps(len(kept) - 1, now_s - kept[0][0]):
+            del kept[0]
+        if len(kept) <= before:
+            self.reader.forget(kept[0][1])
 
     def hold(self, transactions: Sequence[Committable]) -> None:
         """These were restored and wait for their permit; they are durable."""

@@ -187,6 +187,69 @@ def ranked(chance: random.Random) -> Shape:
     return Shape("ranked", workers, build, expected)
 
 
+def best(chance: random.Random) -> Shape:
+    """The few best of each window; of equal ones the first in time."""
+    n, keys, batch = chance.randint(20, 120), chance.randint(0, 6), chance.randint(1, 9)
+    shards, workers, k = chance.randint(1, 3), chance.randint(1, 4), chance.randint(1, 4)
+    size, every = chance.choice(((10, 10), (25, 25), (12, 4)))
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = timed(pipeline, "numbers", n, batch, 2, max(keys, 1)).with_columns(
+            x=pl.col("t") * 5 % 7, name="x"
+        )
+        keyed = numbers.key_by("k") if keys else numbers
+        windows = keyed.window(Sliding(size / 1e6, every=every / 1e6))
+        into(windows.top_k(k, by="x", name="best", shards=shards if keys else 1), world)
+
+    def expected() -> dict[str, list[Any]]:
+        out: list[Any] = []
+        for start in range(-size // every * every, n, every):
+            for key in range(max(keys, 1)):
+                times = range(max(start, 0), min(start + size, n))
+                rows = [(t, key, t * 5 % 7) for t in times if t * 7 % max(keys, 1) == key]
+                first = sorted(rows, key=lambda row: (-row[2], row[0]))[:k]
+                out += [(*row, start, start + size) for row in first]
+        return {"out": out}
+
+    fixed = frozenset() if keys else frozenset({"best"})
+    return Shape("best", workers, build, expected, fixed=fixed)
+
+
+def running(chance: random.Random) -> Shape:
+    """Each record with its place, its neighbours and the sum, among those of its key until then."""
+    n, keys, batch = chance.randint(20, 120), chance.randint(1, 6), chance.randint(1, 9)
+    shards, workers, ahead = chance.randint(1, 3), chance.randint(1, 4), chance.randint(0, 3)
+
+    def build(pipeline: Pipeline, world: int) -> None:
+        numbers = timed(pipeline, "numbers", n, batch, 1, keys).with_columns(
+            x=pl.col("t") * 5 % 7, name="x"
+        )
+        functions: dict[str, Any] = {
+            "place": rank("x", method="min"),
+            "before": lag("t", 2),
+            "total": cumulative(sum_of("x")),
+        }
+        if ahead:
+            functions["after"] = lead("t", ahead)
+        keyed = numbers.key_by("k")
+        into(keyed.with_columns(**functions, name="running", shards=shards), world)
+
+    def expected() -> dict[str, list[Any]]:
+        out: list[Any] = []
+        for key in range(keys):
+            times = [t for t in range(n) if t * 7 % keys == key]
+            xs = [t * 5 % 7 for t in times]
+            for i, (t, x) in enumerate(zip(times, xs, strict=True)):
+                before = times[i - 2] if i > 1 else None
+                after = times[i + ahead] if i + ahead < len(times) else None
+                row = (t, key, x, 1 + sum(y < x for y in xs[:i]), before, sum(xs[: i + 1]))
+                out.append((*row, after) if ahead else row)
+        return {"out": out}
+
+    fixed = frozenset({"numbers", "numbers-key", "numbers-time", "x"})
+    return Shape("running", workers, build, expected, fixed=fixed)
+
+
 def _answers(keys: pl.DataFrame) -> pl.DataFrame:
     return keys.filter(pl.col("k") % 2 == 0).with_columns(v=pl.col("k") * 10)
 
@@ -196,7 +259,9 @@ def looked_up(chance: random.Random) -> Shape:
     n, keys, batch = chance.randint(20, 120), chance.randint(1, 9), chance.randint(1, 9)
     shards, workers = chance.randint(1, 3), chance.randint(1, 4)
     how: Literal["inner", "left"] = chance.choice(("inner", "left"))
-    cache = chance.choice((None, "100ms", "1h"))
+    keep: dict[str, Any] = chance.choice(
+        ({}, {"refresh": "100ms"}, {"refresh": "1h"}, {"cache": 3}, {"refresh": "1h", "cache": 2})
+    )
 
     def build(pipeline: Pipeline, world: int) -> None:
         numbers = timed(pipeline, "numbers", n, batch, 2, keys)
@@ -205,10 +270,10 @@ def looked_up(chance: random.Random) -> Shape:
             on="k",
             schema={"v": pl.Int64},
             how=how,
-            cache=cache,
             batch=2,
             name="ask",
             shards=shards,
+            **keep,
         )
         into(out, world)
 
@@ -424,6 +489,8 @@ LANGUAGE_SHAPES = (
     versioned,
     deduplicated,
     ranked,
+    best,
+    running,
     looked_up,
     counted_off,
     by_calendar,

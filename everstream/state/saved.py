@@ -42,6 +42,7 @@ CLASSES: Final = {
     "paced-offset": "everstream.connectors.generate.paced:PacedOffset",
     "part-name": "everstream.connectors.files.parts:PartName",
     "part-transaction": "everstream.connectors.files.parts:PartTransaction",
+    "parts-transaction": "everstream.connectors.files.parts:PartsTransaction",
     "pending-name": "everstream.connectors.files.parts:PendingName",
     "rejected": "everstream.pipeline.rejects:Rejected",
     "sink-shard": "everstream.pipeline.sink:SinkShard",

@@ -197,9 +197,9 @@ class CheckpointStore:
         """Whether this manifest has not been pruned."""
         return manifest.slot in self._log.slots(after=manifest.slot - 1)
 
-    def prune(self, keep: int, *, objects: bool = True) -> None:
+    def prune(self, keep: int, *, objects: bool = True, since_s: float | None = None) -> None:
         """Keep the newest manifests and all objects that they name; remove objects that only others
-        named.
+        named. Those that were written since a time are kept, too.
 
         Manifests that were given up are removed first and do not count: if the rewritten manifest
         is damaged one day, none of them must be mistaken for the newest. Without `objects` only
@@ -209,7 +209,12 @@ class CheckpointStore:
             raise InternalError(f"at least one manifest must be kept, not {keep}")
         self._require_lease()
         entries = self._log.entries()
-        kept = standing(_valid(entries))[:keep]
+        kept = [
+            manifest
+            for number, manifest in enumerate(standing(_valid(entries)))
+            if number < keep
+            or (since_s is not None and (manifest.body.get("written_at") or 0.0) >= since_s)
+        ]
         slots = {manifest.slot for manifest in kept}
         gone = [entry for entry in entries if entry.slot not in slots]
         if objects:

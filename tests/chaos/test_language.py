@@ -66,6 +66,39 @@ def ranked(pipeline: es.Pipeline) -> es.Stream:
     return windows.with_columns(place=place, before=es.lag("t"), name="work", shards=2)
 
 
+def best(pipeline: es.Pipeline) -> es.Stream:
+    windows = timed(pipeline, "left", numbers).key_by("k").window(es.Tumbling("200ms"))
+    return windows.top_k(3, by="t", name="work", shards=2)
+
+
+def running(pipeline: es.Pipeline) -> es.Stream:
+    keyed = timed(pipeline, "left", numbers).key_by("k")
+    return keyed.with_columns(
+        place=es.rank("t", descending=True),
+        before=es.lag("t", 2),
+        after=es.lead("t"),
+        total=es.cumulative(es.sum("t")),
+        name="work",
+        shards=2,
+    )
+
+
+def squares(keys: pl.DataFrame) -> pl.DataFrame:
+    return keys.filter(pl.col("k") % 2 == 0).with_columns(square=pl.col("k") ** 2)
+
+
+def looked_up(pipeline: es.Pipeline) -> es.Stream:
+    return timed(pipeline, "left", numbers).lookup(
+        squares,
+        on="k",
+        schema={"square": pl.Int64},
+        refresh="200ms",
+        cache=9,
+        name="work",
+        shards=2,
+    )
+
+
 def counted(pipeline: es.Pipeline) -> es.Stream:
     keyed = timed(pipeline, "left", numbers).key_by("k")
     return keyed.window(es.CountWindow(30, every=20)).aggregate(
@@ -180,6 +213,23 @@ def expected_ranked() -> Counter[Any]:
     return out
 
 
+def expected_best() -> Counter[Any]:
+    return Counter((t, k, *window) for t, k, place, _, *window in expected_ranked() if place <= 3)
+
+
+def expected_running() -> Counter[Any]:
+    out: Counter[Any] = Counter()
+    for k, times in by_key(numbers).items():
+        for i, t in enumerate(times):
+            before = times[i - 2] if i > 1 else None
+            out[t, k, 1, before, (*times, None)[i + 1], sum(times[: i + 1])] += 1
+    return out
+
+
+def expected_looked_up() -> Counter[Any]:
+    return Counter((t, k, None if k % 2 else k * k) for t, k in rows(numbers))
+
+
 def expected_counted() -> Counter[Any]:
     out: Counter[Any] = Counter()
     for k, times in by_key(numbers).items():
@@ -226,6 +276,9 @@ CASES = {
     "broadcast": (broadcast, expected_as_of),
     "first": (first, expected_first),
     "ranked": (ranked, expected_ranked),
+    "best": (best, expected_best),
+    "running": (running, expected_running),
+    "looked up": (looked_up, expected_looked_up),
     "counted": (counted, expected_counted),
     "by_calendar": (by_calendar, expected_by_calendar),
     "alarms": (alarms, expected_alarms),

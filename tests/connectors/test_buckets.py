@@ -87,6 +87,23 @@ def test_output_in_a_bucket_is_exactly_once_whoever_crashes_where(
     check_sink(make, read_back)
 
 
+def test_partitions_and_small_parts_in_a_bucket_are_exactly_once(
+    server: S3Server, folder: str
+) -> None:
+    def make(place: str) -> es.JsonLines:
+        target = f"{folder}/{Path(place).name}/"
+        return es.JsonLines(target, partition_by="day", roll_bytes=10, prefix="shop")
+
+    def read_back(sink: Any, who: SinkShard) -> Iterator[Any]:
+        parts = sink._part_folder()
+        for part in parts.parts(owner_of(who.pipeline, who.operator)):
+            for line in parts.fs.cat_file(parts.path_of(part)).splitlines():
+                yield {**json.loads(line), "day": int(part.partition.removeprefix("day="))}
+
+    batches: Any = {k: [{"n": 10 * k + i, "day": i % 2} for i in range(4)] for k in range(4)}
+    check_sink(make, read_back, batches=batches, every=17)
+
+
 def test_a_file_appears_when_it_is_closed_and_not_before(server: S3Server, folder: str) -> None:
     fs, path = filesystem_of(folder)
     file = fs.open(f"{path}/torn", "wb")

@@ -389,7 +389,9 @@ def test_a_table_is_asked_for_the_rows_of_some_keys(postgres: PostgresServer, ta
     cities = es.Pipeline("cities")
     by_name = cities.source(es.FromList([{"city": "city 7"}, {"city": "it's % none"}]))
     query = es.PostgresTable(postgres.dsn, query=f"SELECT * FROM {table} WHERE id % 7 = 0")
-    by_name.lookup(query, on="city", schema={"id": pl.Int64()}, cache="10m", how="inner").collect()
+    by_name.lookup(
+        query, on="city", schema={"id": pl.Int64()}, refresh="10m", how="inner"
+    ).collect()
     assert cities.run().to_polars().rows() == [("city 7", 7)]
     with pytest.raises(UserError, match="give key='id'"):
         es.Pipeline("read").source(asked).collect().run()

@@ -361,6 +361,100 @@ def test_columns_are_added_to_an_output_as_the_guide_says() -> None:
     assert rows == [(1, None), (2, "new")]
 
 
+@on_all_engines_at_length
+def test_the_bids_of_the_guide_are_ranked() -> None:
+    best, placed, running = (
+        next(iter(run().values())).to_polars() for run in run_blocks("docs/guides/rank-records.md")
+    )
+    bids = [(n % 4, n * 7919 % 1000, n) for n in range(600)]
+    windows = {
+        n: [b for b in bids if b[0] == bids[n][0] and b[2] // 60 == n // 60] for n in range(600)
+    }
+    place = {n: 1 + sum(b[1] > bids[n][1] for b in windows[n]) for n in range(600)}
+    assert Counter(best["at"].to_list()) == Counter(n for n in place if place[n] <= 10)
+    assert dict(placed.select("at", "place").rows()) == place
+    earlier = {n: bids[n - 4][1] if n >= 4 else None for n in range(600)}
+    assert dict(running.select("at", "before").rows()) == earlier
+    later = {n: bids[n + 4][1] if n + 4 < 600 else None for n in range(600)}
+    assert dict(running.select("at", "after").rows()) == later
+    so_far = {n: [b[1] for b in bids[n % 4 : n + 1 : 4]] for n in range(600)}
+    totals = {n: (1 + sum(p > bids[n][1] for p in s), sum(s)) for n, s in so_far.items()}
+    found = {
+        at: (where, total) for at, where, total in running.select("at", "place", "total").rows()
+    }
+    assert found == totals
+
+
+def three_jobs(engine: EngineName) -> Iterator[tuple[dict[str, Any], RunResult]]:
+    """The three programs on orders, on engine "local" with two kills each."""
+    names = ("unpaid", "enriched", "largest")
+    kills = (
+        ["unpaid:0@700", "unpaid:1@1200"],
+        ["risk:0@300", "risk:1@600"],
+        ["deduplicate:0@300", "interval_join:0@600"],
+    )
+    programs = each_program("docs/guides/three-jobs-on-orders.md")
+    for name, kill, found in zip(names, kills, programs, strict=True):
+        options: dict[str, Any] = {"checkpoint": everstream.Coordinated(every="100ms")}
+        if engine == "local":
+            options |= {"workers": 2, "kill": kill, "max_restarts": 10}
+        result = found[name].run(**options)
+        assert len(result.recoveries) == (2 if engine == "local" else 0)
+        yield found, result
+
+
+@on_all_engines_at_length
+def test_three_jobs_on_orders_give_what_sequential_programs_give(
+    default_engine: EngineName,
+) -> None:
+    jobs = three_jobs(default_engine)
+
+    names, result = next(jobs)
+    orders = names["orders"]
+    paid = {payment["id"]: payment["at"] for payment in names["payments"]}
+    unpaid = [o for o in orders if o["id"] not in paid or paid[o["id"]] > o["at"] + 600]
+    assert 0 < len(unpaid) < len(orders)
+    assert sorted(result.collected(), key=lambda order: order["id"]) == unpaid
+
+    names, result = next(jobs)
+    risky = [{**o, "risk": o["id"] % 10} for o in orders if o["id"] % 10 >= 5]
+    assert sorted(result.collected(), key=lambda order: order["id"]) == risky
+    again = names["answered"].total() - len(orders)
+    # What was under way at a kill, in each of two shards, or answered and not yet written.
+    assert names["answered"].keys() == {order["id"] for order in orders}
+    assert again <= len(result.recoveries) * 2 * 4 * 50
+
+    names, result = next(jobs)
+    first = {order["id"]: order for order in reversed(names["bought"])}
+    minutes: dict[int, list[dict[str, Any]]] = {}
+    for order in first.values():
+        valid = [
+            c
+            for c in names["customers"]
+            if c["customer"] == order["customer"] and c["since"] <= order["at"]
+        ]
+        city = valid[-1] if valid else {"city": None, "since": None}
+        receipts = [
+            r
+            for r in names["receipts"]
+            if r["id"] == order["id"] and 0 <= r["paid_at"] - order["at"] <= 120
+        ]
+        receipt = receipts[0] if receipts else {"paid": None, "paid_at": None}
+        minute = order["at"] // 60 * 60
+        row = {**order, **city, **receipt, "customer": order["customer"]}
+        window = {"window_start": minute, "window_end": minute + 60}
+        minutes.setdefault(minute, []).append(row | window)
+    largest = [
+        tuple(row.values())
+        for rows in minutes.values()
+        for row in sorted(rows, key=lambda row: (-row["amount"], -row["id"]))[:10]
+    ]
+    found = result.to_polars()
+    assert Counter(found.rows()) == Counter(largest)
+    whole = {name: pl.Int64 for name in found.columns if name != "city"}
+    assert found.schema == pl.Schema({n: whole.get(n, pl.String) for n in found.columns})
+
+
 def test_what_will_run_is_as_the_guide_says() -> None:
     *_, names = each_program("docs/guides/explain-a-pipeline.md")
     assert list(names["large"].schema) == ["customer", "cents", "at"]

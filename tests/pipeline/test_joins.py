@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import everstream as es
 from everstream.connectors.generate.sources import FromList
 from everstream.core.plan import make_plan
-from everstream.errors import UserError
+from everstream.errors import RunFailed, UserError
 from everstream.pipeline.event_time.interval_join import IntervalJoin
 from everstream.pipeline.event_time.outer import How
 from everstream.pipeline.event_time.window_join import WindowJoin
@@ -212,3 +212,17 @@ def test_the_two_inputs_of_a_join_may_be_keyed_each_in_its_way() -> None:
     one.interval_join(two, on="k", between=(0, 0), shards=2).collect()
     plan = make_plan(pipeline, 2)
     assert {edge.side for edge in plan.graph.inputs("interval_join")} == {"left", "right"}
+
+
+@pytest.mark.parametrize("join", ["interval", "as_of"])
+def test_a_name_that_is_taken_by_an_earlier_join_is_refused(join: str) -> None:
+    pipeline = Pipeline("twice")
+    rows = [{"k": 1, "at": 5, "at_right": 4}]
+    left = pipeline.source(FromList(rows), name="left").event_time("at", unit="s")
+    right = pipeline.source(FromList([{"k": 1, "at": 5}]), name="right").event_time("at", unit="s")
+    if join == "interval":
+        joined = left.interval_join(right, on="k", between=(0, 1))
+    else:
+        joined = left.join_as_of(right, on="k")
+    with pytest.raises(RunFailed, match="'at_right' is taken, too"):
+        joined.collect().run(engine="local")

@@ -31,10 +31,12 @@ class Asked:
         return keys.filter(pl.col("id") % 2 == 0).with_columns(city=pl.lit(f"after {times}"))
 
 
-def at_work(cache_s: float | None, most: int = 100, inner: bool = False) -> tuple[Any, ...]:
+def at_work(
+    refresh_s: float | None, most: int = 100, inner: bool = False, cache: int | None = None
+) -> tuple[Any, ...]:
     clock, asked = [100.0], Asked()
-    cache_us = None if cache_s is None else int(cache_s * 1e6)
-    operator = Lookup(asked, ["id"], CITY, inner, cache_us, most)
+    refresh_us = None if refresh_s is None else int(refresh_s * 1e6)
+    operator = Lookup(asked, ["id"], CITY, inner, refresh_us, cache, most)
     ctx = Context("city", 0, 1, MemoryBackend(), clock_s=lambda: clock[0])
     operator.on_start(ctx)
 
@@ -84,6 +86,44 @@ def test_a_restart_asks_nothing_again_that_a_checkpoint_has_the_answer_to() -> N
     assert look_up([2]) == first and len(asked.questions) == 1
 
 
+def test_no_more_answers_are_kept_than_wanted_and_the_oldest_go_first() -> None:
+    operator, ctx, clock, asked, look_up = at_work(None, cache=2)
+    assert [row[2] for row in look_up([2, 4, 6])] == ["after 3"] * 3
+    clock[0] = 1e9
+    look_up([4, 6])
+    assert asked.questions == [[2, 4, 6]], "the last two are kept, however old they are"
+    look_up([8])
+    assert operator.answers.rows == 2
+    look_up([6, 8, 4])
+    assert asked.questions == [[2, 4, 6], [8], [4]]
+    operator.on_start(ctx)
+    look_up([8, 4])
+    assert len(asked.questions) == 3
+
+
+def test_a_table_that_changes_is_asked_again_and_a_replay_gives_the_same_answers() -> None:
+    cities = {1: "Rome"}
+
+    def now(keys: pl.DataFrame) -> pl.DataFrame:
+        return keys.with_columns(city=pl.lit(cities[1]))
+
+    pipeline = Pipeline("changing")
+    source = pipeline.source(es.FromList([]), name="orders")
+    source.lookup(now, on="id", schema=CITY, refresh="10m", name="city").collect(name="out")
+    with testing.harness(pipeline) as h:
+        h.push("orders", [{"id": 1, "n": 1}])
+        h.checkpoint()
+        cities[1] = "Oslo"
+        h.advance("9m")
+        h.push("orders", [{"id": 1, "n": 2}])
+        h.crash("city:0")  # this record comes again
+        assert [row["city"] for row in h.uncommitted("out")] == ["Rome"]
+        h.advance("1m")
+        h.push("orders", [{"id": 1, "n": 3}])
+        h.end()
+        assert [row["city"] for row in h.output("out")] == ["Rome", "Rome", "Oslo"]
+
+
 def orders(**more: Any) -> Stream:
     rows = [{"id": n % 5, "order": n} for n in range(50)]
     source = Pipeline("orders").source(es.FromList(rows, batch=7), name="orders")
@@ -94,15 +134,15 @@ def _cities(keys: pl.DataFrame) -> pl.DataFrame:
     return keys.filter(pl.col("id") < 3).with_columns(city=pl.format("city {}", "id"))
 
 
-@pytest.mark.parametrize("cache", [None, "1m"])
-def test_a_run_with_two_shards_adds_the_right_values(cache: Any) -> None:
-    result = orders(cache=cache, shards=2).collect(name="out").run(engine="local")
+@pytest.mark.parametrize("keep", [{}, {"refresh": "1m"}, {"cache": 2}])
+def test_a_run_with_two_shards_adds_the_right_values(keep: Any) -> None:
+    result = orders(**keep, shards=2).collect(name="out").run(engine="local")
     found = sorted(result.to_polars("out").select("order", "city").rows())
     assert found == [(n, f"city {n % 5}" if n % 5 < 3 else None) for n in range(50)]
 
 
 def test_in_a_harness_the_answer_of_the_checkpoint_counts_after_a_crash() -> None:
-    stream = orders(cache="1m", name="city")
+    stream = orders(refresh="1m", name="city")
     stream.collect(name="out")
     with testing.harness(stream.pipeline) as h:
         h.push("orders", [{"id": 1, "order": 1}, {"id": 4, "order": 2}])
@@ -163,7 +203,9 @@ def test_wrong_answers_are_refused(table: Any, problem: str) -> None:
         ({"schema": None}, "schema="),
         ({"table": 7}, "takes a function"),
         ({"how": "full"}, "'inner' or 'left'"),
-        ({"cache": 0}, "more than 0"),
+        ({"refresh": 0}, "more than 0"),
+        ({"cache": 0}, "from 1 up"),
+        ({"cache": "10m"}, "refresh='10m'"),
         ({"batch": 0}, "from 1 up"),
     ],
 )

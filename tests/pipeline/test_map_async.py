@@ -388,7 +388,7 @@ def test_a_damaged_object_of_the_log_is_left_out_with_a_warning(caplog: Any) -> 
 
 
 def test_the_log_is_kept_as_long_as_manifests_are() -> None:
-    assert CallServices().kept == KEPT_MANIFESTS
+    assert CallServices().retention.newest == KEPT_MANIFESTS
 
 
 # Real time, real threads.

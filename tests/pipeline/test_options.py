@@ -142,6 +142,8 @@ def test_every_option_reaches_the_engine() -> None:
         "slow_after": "3s",
         "checkpoint_timeout": "3s",
         "tolerable_checkpoint_failures": 4,
+        "keep_checkpoints": 4,
+        "keep_checkpoints_for": "3s",
         "start_timeout": "3s",
         "renamed": {"a": "b"},
         "drop_state": ["c"],

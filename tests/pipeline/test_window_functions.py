@@ -1,4 +1,4 @@
-"""Ranks, neighbours and running aggregates within windows, against plain programs."""
+"""Ranks, neighbours, the best and running aggregates, within windows and without, against plain programs."""
 
 from decimal import Decimal
 from typing import Any
@@ -140,6 +140,19 @@ def test_without_a_key_the_window_is_one() -> None:
             "keys that are columns",
         ),
         (lambda s: es.lag("x", 0), "from 1 up"),
+        (lambda s: s.window(es.Tumbling("1s")).top_k("x", by="price"), r"aggregate\(top=es.top_k"),
+        (lambda s: s.window(es.Tumbling("1s")).top_k(0, by="x"), "how many records"),
+        (lambda s: s.window(es.Tumbling("1s")).top_k(2, by=[]), "name of a column"),
+        (lambda s: s.window(es.Tumbling("1s")).top_k(2, by="x", reverse=[True, True]), "one value"),
+        (lambda s: s.window(es.Session("1s")).top_k(2, by="x"), "tumbling, sliding"),
+        (lambda s: s.key_by("item").with_columns(pl.col("at"), n=es.lag("at")), "but not both"),
+        (lambda s: s.key_by(lambda r: 1).with_columns(n=es.lag("x")), "keys that are columns"),
+        (
+            lambda s: s.key_by("item").with_columns(n=es.lead("at")).window(es.Tumbling("1s")),
+            "cannot follow es.lead",
+        ),
+        (lambda s: s.key_by("item").with_columns(n=es.lag("prize")), "no column 'prize'"),
+        (lambda s: s.window(es.Tumbling("1s")).top_k(1, by="prize"), "no column 'prize'"),
         (lambda s: es.rank(pl.col("x")), "name of a column"),
         (lambda s: es.rank("x", method="best"), "method='best'"),
         (lambda s: es.cumulative(es.top_k("x", 2)), r"give es.count\(\)"),
@@ -148,6 +161,129 @@ def test_without_a_key_the_window_is_one() -> None:
 def test_what_makes_no_sense_is_refused(build: Any, problem: str) -> None:
     with pytest.raises(UserError, match=problem):
         build(source(ROWS))
+
+
+# The best of each window.
+
+
+def best_of(rows: list[Any], k: int, **how: Any) -> list[Any]:
+    windows = source(rows).key_by("item").window(es.Tumbling("10s"))
+    frame = windows.top_k(k, **how).collect().run(engine="local").to_polars()
+    assert frame.schema["price"] == pl.Int64
+    return (
+        frame.sort("item", "window_start", maintain_order=True)
+        .select("item", "at", "price", "window_start")
+        .rows()
+    )
+
+
+def test_the_best_records_of_a_window_come_out_best_first() -> None:
+    assert best_of(ROWS, 2, by="price") == [
+        ("a", 1, 9, 0),
+        ("a", 3, 5, 0),
+        ("a", 12, 1, 10),
+        ("b", 2, 4, 0),
+    ]
+    assert best_of(ROWS, 2, by=["price", "at"], reverse=[True, False])[:2] == [
+        ("a", 7, 5, 0),
+        ("a", 3, 5, 0),
+    ]
+    assert [row[1] for row in best_of(ROWS, 9, by="price")[:4]] == [1, 3, 7, 8], "nulls come last"
+
+
+def test_only_the_best_are_kept_and_come_out_once() -> None:
+    pipeline = Pipeline("best")
+    timed = pipeline.source(es.FromList([]), name="prices").event_time("at", unit="s")
+    timed.key_by("item").window(es.Tumbling("10s")).top_k(1, by="price", name="top").collect(
+        name="best"
+    )
+    with testing.harness(pipeline) as h:
+        h.push("prices", [{"item": "a", "at": n, "price": n} for n in range(8)])
+        h.checkpoint()
+        h.crash("top:0")
+        kept = [rows for key, rows in h.state("top").items() if isinstance(key, tuple)]
+        assert sum(map(len, kept)) == 1
+        h.push("prices", [{"item": "a", "at": 9, "price": 3}])
+        h.end()
+        assert [(r["at"], r["price"]) for r in h.output("best")] == [(7, 7)]
+
+
+# Without a window.
+
+BIDS = [
+    {"item": key, "price": price, "n": n}
+    for n, (key, price) in enumerate(
+        (key, price) for price in (5, None, 3, 9, 5, 5, 1) for key in ("a", "b", None)
+    )
+]
+
+
+def of_the_key(**columns: Any) -> list[Any]:
+    keyed = Pipeline("running").source(es.FromList(BIDS, batch=4)).key_by("item")
+    frame = keyed.with_columns(**columns, shards=2).collect().run(engine="local").to_polars()
+    assert frame.columns == ["item", "price", "n", *columns]
+    return frame.filter(item="a").sort("n").select(*columns).rows()
+
+
+def test_each_record_is_placed_among_those_of_its_key_so_far() -> None:
+    found = of_the_key(
+        place=es.rank("price"),
+        best=es.rank("price", descending=True, method="min"),
+        dense=es.rank("price", method="dense"),
+        most=es.rank("price", method="max", descending=True),
+        mean=es.rank("price", method="average"),
+    )
+    assert found == [
+        (1, 1, 1, 1, 1.0),
+        (None, None, None, None, None),
+        (1, 2, 1, 2, 1.0),
+        (3, 1, 3, 1, 3.0),
+        (3, 2, 2, 3, 2.5),
+        (4, 2, 2, 4, 3.0),
+        (1, 6, 1, 6, 1.0),
+    ]
+    assert [type(value) for value in found[0]] == [int, int, int, int, float]
+
+
+def test_neighbours_and_sums_are_those_of_the_key_in_order_of_arrival() -> None:
+    found = of_the_key(
+        before=es.lag("price"),
+        before_that=es.lag("n", 2),
+        after=es.lead("n", 2),
+        total=es.cumulative(es.sum("price")),
+        bids=es.cumulative(es.count("price")),
+    )
+    assert found == [
+        (None, None, 6, 5, 1),
+        (5, None, 9, 5, 1),
+        (None, 0, 12, 8, 2),
+        (3, 3, 15, 17, 3),
+        (9, 6, 18, 22, 4),
+        (5, 9, None, 27, 5),
+        (5, 12, None, 28, 6),
+    ]
+
+
+def test_a_record_waits_for_the_next_of_its_key_through_a_crash() -> None:
+    pipeline = Pipeline("next")
+    keyed = pipeline.source(es.FromList([]), name="bids").key_by("item")
+    keyed.with_columns(after=es.lead("price"), name="next").collect(name="out")
+    with testing.harness(pipeline) as h:
+        h.push("bids", [{"item": 1, "price": 5}, {"item": 2, "price": 7}])
+        h.checkpoint()
+        assert not h.output("out")
+        h.crash("next:0")
+        h.push("bids", [{"item": 1, "price": 6}])
+        assert h.uncommitted("out") == [{"item": 1, "price": 5, "after": 6}]
+        h.end()
+        rows = [(row["item"], row["price"], row["after"]) for row in h.output("out")]
+        assert sorted(rows) == [(1, 5, 6), (1, 6, None), (2, 7, None)]
+
+
+def test_expressions_of_the_record_need_no_state() -> None:
+    keyed = Pipeline("plain").source(es.FromList(BIDS)).key_by("item")
+    rows = keyed.with_columns(pl.col("n") + 1, twice=pl.col("n") * 2).collect()
+    assert rows.run(engine="local").to_polars().row(2) == (None, 5, 3, 4)
 
 
 # Upgrades.
@@ -183,3 +319,20 @@ def test_other_windows_are_refused() -> None:
     stopped = Changing(ranked("16s", place=es.rank("t"))).stop_at(3)
     with pytest.raises(UserError, match="window: '16 s every 16 s' is now '8 s every 8 s'"):
         stopped.change(ranked("8s", place=es.rank("t")))
+
+
+def best(k: int) -> Build:
+    def build(pipeline: Pipeline) -> Stream:
+        rows = pl.DataFrame({"t": range(RECORDS)}).with_columns(k=pl.col("t") * 7 % 5)
+        timed = pipeline.source(rows_source(rows, 3), name="rows").event_time("t", unit="s")
+        out = timed.key_by("k").window(es.Tumbling("16s")).top_k(k, by="t", name="best", shards=2)
+        return out.map(lambda row: tuple(row.values()), name="tuples")
+
+    return build
+
+
+def test_another_number_of_the_best_is_refused() -> None:
+    stopped = Changing(best(2)).stop_at(3)
+    assert stopped.change(best(2)).finish() == Changing(best(2)).finish()
+    with pytest.raises(UserError, match="k: 2 is now 3"):
+        Changing(best(2)).stop_at(3).change(best(3))

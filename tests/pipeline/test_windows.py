@@ -12,6 +12,7 @@ import everstream as es
 from everstream.connectors.generate.sources import FromList
 from everstream.core.plan import make_plan
 from everstream.errors import UserError
+from everstream.pipeline.aggregation.aggregates import top_k
 from everstream.pipeline.aggregation.local_parts import stretches
 from everstream.pipeline.event_time.windows import Session, Sliding, Tumbling
 from everstream.pipeline.stream import Pipeline, Stream
@@ -209,7 +210,7 @@ def test_a_stream_without_key_has_windows_as_a_whole() -> None:
             "t", lateness=1, unit="us"
         )
         sink(timed.window(Tumbling(1e-4)).aggregate(n=es.count(), high=es.max("v")), "out")
-        sink(timed.window(Tumbling(5e-4)).top_k("v", 2, "t", name="top"), "tops")
+        sink(timed.window(Tumbling(5e-4)).aggregate(top=top_k("v", 2, "t"), name="top"), "tops")
         sink(timed.window(Session(3e-6)).aggregate(n=es.count(), name="sessions"), "alone")
 
     dated = frame.with_columns(s=pl.col("t") - pl.col("t") % 100)
@@ -230,7 +231,12 @@ def test_windows_over_the_results_of_windows_hold_one_window_each() -> None:
         counts = (
             timed.key_by("k").window(Sliding(5e-4, every=1e-4)).aggregate(n=es.count(), shards=2)
         )
-        sink(counts.window(Tumbling(1e-4)).top_k("n", 1, "k", "window_end", name="hot"), "out")
+        sink(
+            counts.window(Tumbling(1e-4)).aggregate(
+                top=top_k("n", 1, "k", "window_end"), name="hot"
+            ),
+            "out",
+        )
 
     counts = in_polars(frame, 500, 100, n=pl.len())
     hot = counts.sort("n", "k").group_by("window_end", maintain_order=True).last()

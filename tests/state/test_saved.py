@@ -55,7 +55,14 @@ WORDS = [
         "key-range",
     ),
     *("lake-file", "lake-offset", "lake-transaction"),
-    *("outdated", "paced-begun", "paced-offset", "part-name", "part-transaction"),
+    *(
+        "outdated",
+        "paced-begun",
+        "paced-offset",
+        "part-name",
+        "part-transaction",
+        "parts-transaction",
+    ),
     *(
         "pending-name",
         "rejected",

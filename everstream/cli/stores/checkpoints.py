@@ -215,6 +215,10 @@ def _show(overview: "Overview", shards: bool) -> None:
             say(f"{title}: {problem}")
     for text in dict.fromkeys(weakness for row in rows for weakness in row.weaknesses):
         say(f"one of two copies is damaged: {text}; --repair replaces it")
+    if overview.kept is not None:
+        newest, age_s = overview.kept
+        younger = f", and all that are younger than {age_s:g} s" if age_s else ""
+        say(f"Kept: the newest {newest}{younger} (keep_checkpoints)")
     say(overview.lease_in_words)
 
 

@@ -13,6 +13,7 @@ import polars as pl
 
 from everstream.connectors.files.connector import PartSink
 from everstream.connectors.files.filesystem import filesystem_of
+from everstream.connectors.files.layout import Layout
 from everstream.connectors.files.parts import BYTES_PER_READ, PartFolder, PartWriter
 from everstream.connectors.refusing import encoded_or_refused
 from everstream.errors import UserError
@@ -27,7 +28,8 @@ class Binary(PartSink):
 
     A record is anything with bytes in it (`bytes`, a numpy array), or what `encode(record)` turns
     into that. One part file per shard and checkpoint appears in the folder when its checkpoint is
-    stable. `pieces()` reads them all, in order.
+    stable. `pieces()` reads them all, in order. `roll_bytes` ("128MB") ends a part that has that
+    size, and begins another; `prefix` begins the names of the files.
 
     >>> words = es.Pipeline("bytes").source(es.FromList([b"to ", b"be"]))
     >>> written = es.Binary("words/")
@@ -42,7 +44,10 @@ class Binary(PartSink):
         *,
         encode: Callable[[Any], Any] | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        roll_bytes: str | int | None = None,
+        prefix: str = "",
     ) -> None:
+        self._layout = Layout.of(roll_bytes, None, prefix)
         self._fs, self._path = filesystem_of(folder, storage_options)
         self._encode = encode
 
@@ -55,14 +60,15 @@ class Binary(PartSink):
                     yield piece
 
     def open(self, shard: SinkShard) -> Writer:
-        return _BinaryWriter(self._part_folder(), shard, self._encode)
+        folder = self._part_folder()
+        return self._writer(lambda: _BinaryWriter(folder, shard, self._encode))
 
     def check(self) -> None:
         if self._fs.isfile(self._path):
             raise UserError(f"Binary writes into a folder, but '{self._path}' is a file.")
 
     def _part_folder(self) -> PartFolder:
-        return PartFolder(self._fs, self._path, ENDING)
+        return self._layout.folder(PartFolder(self._fs, self._path, ENDING))
 
 
 class _BinaryWriter(PartWriter):

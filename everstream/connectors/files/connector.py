@@ -2,7 +2,7 @@
 
 import os
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import polars as pl
@@ -10,14 +10,15 @@ import polars as pl
 from everstream.connectors.agreed_schema import Agreement
 from everstream.connectors.columns import Columns, Format
 from everstream.connectors.files.filesystem import filesystem_of, is_pattern, place_of
+from everstream.connectors.files.layout import Layout, SplitWriter
 from everstream.connectors.files.lines import FileSet, Listing
-from everstream.connectors.files.parts import PartFolder, owner_of
+from everstream.connectors.files.parts import PartFolder, PartWriter, owner_of
 from everstream.connectors.files.ranges import LinesOffset, redistribute_splits
 from everstream.connectors.two_way import TwoWay
 from everstream.errors import UserError
 from everstream.pipeline.operators.models import schema_of
 from everstream.pipeline.rejects import OnError, checked
-from everstream.pipeline.sink import Delivery, Sink, SinkShard
+from everstream.pipeline.sink import Delivery, Sink, SinkShard, Writer
 from everstream.pipeline.source import Source
 from everstream.pipeline.types import T
 
@@ -26,6 +27,14 @@ class PartSink(Sink):
     """Writes part files, exactly once, into a folder that it claims for its operator."""
 
     delivery = Delivery.EXACTLY_ONCE
+    _layout: Layout
+
+    def describe_output(self) -> dict[str, Any]:
+        return {**super().describe_output(), **self._layout.describe()}
+
+    def _writer(self, make: Callable[[], PartWriter], columns: Columns | None = None) -> Writer:
+        """A writer that lays its output out as the user chose. make: makes writers of single parts."""
+        return SplitWriter(self._layout, make, columns) if self._layout.splits else make()
 
     @abstractmethod
     def _part_folder(self) -> PartFolder:
@@ -97,7 +106,9 @@ class FileConnector(FileSource[T], TwoWay[T], PartSink):
         follow: bool,
         on_error: OnError,
         storage_options: Mapping[str, Any] | None,
+        layout: Layout,
     ) -> None:
+        self._layout = layout
         self._fs, self._path = filesystem_of(path, storage_options)
         self._names_a_file = bool(os.path.splitext(os.fspath(path))[1])
         self._files = FileSet(self._fs, self._path, follow)
@@ -131,7 +142,13 @@ class FileConnector(FileSource[T], TwoWay[T], PartSink):
             self._learn_schema()
 
     def columns(self, shard: SinkShard) -> Any:
-        return None if self._format is None else Columns(shard, self._given_schema, self._format)
+        if self._format is None:
+            return None
+        given = self._given_schema
+        if given is not None:  # the columns of folders are not in the files
+            besides = self._layout.partition_by
+            given = pl.Schema({n: kind for n, kind in given.items() if n not in besides})
+        return Columns(shard, given, self._format)
 
     def column_types(self) -> pl.Schema | None:
         return self._schema
@@ -142,7 +159,7 @@ class FileConnector(FileSource[T], TwoWay[T], PartSink):
                 f"{self._name} writes into a folder, but '{self._path}' is a file or a pattern. "
                 f"Name a folder, for example {self._name}('counts/')."
             )
-        return PartFolder(self._fs, self._path, self.ending)
+        return self._layout.folder(PartFolder(self._fs, self._path, self.ending))
 
 
 def _lines_of(offset: Any) -> LinesOffset:

@@ -8,7 +8,7 @@ parsed by Arrow, which is strict: a row with too few or too many fields is an er
 
 import io
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from pyarrow import csv as arrow_csv
 
 from everstream.connectors.columns import Columns, ColumnsWriter, Format, all_but, never
 from everstream.connectors.files.connector import FileConnector
+from everstream.connectors.files.layout import Layout
 from everstream.connectors.files.lines import Chunk, ChunkReader, LinesReader, LongLine
 from everstream.connectors.files.parts import PartFolder, PartWriter
 from everstream.connectors.files.ranges import LinesOffset, Split, start_of
@@ -59,6 +60,10 @@ class Csv(FileConnector[Row]):
     As a sink, `path` names a folder. Output is exactly-once: one part file per shard and
     checkpoint, which appears whole when its checkpoint is stable.
 
+    `roll_bytes` ("128MB") ends a part that has that size, and begins another. `partition_by` writes
+    the rows of each value of some columns to a folder of their own, as Hive does
+    (`day=2026-03-01/`). `prefix` begins the names of the files.
+
     >>> rows = es.Pipeline("write").source(es.Range(2, column="n"))
     >>> _ = rows.sink(es.Csv("numbers/")).run()
     >>> es.Pipeline("read").source(es.Csv("numbers/")).collect().run().collected()
@@ -67,6 +72,7 @@ class Csv(FileConnector[Row]):
 
     ending = ".csv"
     _format = FORMAT
+    sink_options = frozenset({"roll_bytes", "partition_by", "prefix"})
     source_options = frozenset(
         {"quoted_newlines", "batch_bytes", "max_record_bytes", "follow", "on_error"}
     )
@@ -84,13 +90,17 @@ class Csv(FileConnector[Row]):
         follow: bool = False,
         on_error: OnError = "fail",
         storage_options: Mapping[str, Any] | None = None,
+        roll_bytes: str | int | None = None,
+        partition_by: str | Sequence[str] | None = None,
+        prefix: str = "",
     ) -> None:
         at_least_one(batch_bytes=batch_bytes, max_record_bytes=max_record_bytes)
         if len(delimiter.encode()) != 1 or delimiter in '"\r\n':
             raise UserError(f"delimiter={delimiter!r} must be one character, such as ';' or '\\t'.")
         if not header and schema is None:
             raise UserError("Csv without a header needs the columns: schema={'name': pl.String}.")
-        super().__init__(path, schema, follow, on_error, storage_options)
+        layout = Layout.of(roll_bytes, partition_by, prefix)
+        super().__init__(path, schema, follow, on_error, storage_options, layout)
         self._delimiter = delimiter
         self._header = header
         self._quoted_newlines = quoted_newlines
@@ -99,9 +109,9 @@ class Csv(FileConnector[Row]):
         self._most_bytes = max_record_bytes
 
     def _open_writer(self, shard: SinkShard) -> Writer:
-        return _CsvWriter(
-            self._part_folder(), shard, self.columns(shard), self._delimiter, self._header
-        )
+        folder, columns = self._part_folder(), self.columns(shard)
+        dialect = (self._delimiter, self._header)
+        return self._writer(lambda: _CsvWriter(folder, shard, columns, *dialect), columns)
 
     def _learn_schema(self) -> None:
         if self._files.files:

@@ -76,6 +76,17 @@ def names_in(fs: Any, folder: str) -> list[str]:
     return sorted(entry["name"].rsplit("/", 1)[-1] for entry in entries if entry["type"] == "file")
 
 
+def folders_in(fs: Any, folder: str) -> list[str]:
+    """The names of the folders directly in a folder; empty if there is no such folder."""
+    fs.invalidate_cache(folder)
+    try:
+        entries = fs.ls(folder, detail=True)
+    except FileNotFoundError:
+        return []
+    found = (entry["name"].rstrip("/") for entry in entries if entry["type"] == "directory")
+    return sorted(name.rsplit("/", 1)[-1] for name in found)
+
+
 def make_folders(fs: Any, folder: str, private: str | None = None) -> None:
     """Make a folder and its parents so that their names survive a power failure.
 

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ import polars as pl
 
 from everstream.connectors.columns import is_made_of
 from everstream.connectors.files.connector import FileConnector
+from everstream.connectors.files.layout import Layout
 from everstream.connectors.files.lines import Chunk, ChunkReader, LinesReader, split_lines
 from everstream.connectors.files.parts import PartFolder, PartWriter
 from everstream.connectors.files.ranges import LinesOffset
@@ -44,6 +45,10 @@ class JsonLines(FileConnector[Any]):
     are written as text, bytes as base64, sets as lists, enums by value, dataclasses as objects.
     NaN and infinity have no JSON form and are refused.
 
+    `roll_bytes` ("128MB") ends a part that has that size, and begins another. `partition_by` writes
+    the rows of each value of some columns to a folder of their own, as Hive does
+    (`day=2026-03-01/`). `prefix` begins the names of the files.
+
     >>> words = es.Pipeline("write").source(es.FromList([{"word": "to"}, {"word": "be"}]))
     >>> _ = words.sink(es.JsonLines("words/")).run()
     >>> es.Pipeline("read").source(es.JsonLines("words/")).collect().run().collected()
@@ -51,6 +56,7 @@ class JsonLines(FileConnector[Any]):
     """
 
     ending = ".jsonl"
+    sink_options = frozenset({"roll_bytes", "partition_by", "prefix"})
     source_options = frozenset(
         {"schema", "columns", "batch_bytes", "max_record_bytes", "follow", "on_error"}
     )
@@ -66,15 +72,20 @@ class JsonLines(FileConnector[Any]):
         follow: bool = False,
         on_error: OnError = "fail",
         storage_options: Mapping[str, Any] | None = None,
+        roll_bytes: str | int | None = None,
+        partition_by: str | Sequence[str] | None = None,
+        prefix: str = "",
     ) -> None:
         at_least_one(batch_bytes=batch_bytes, max_record_bytes=max_record_bytes)
-        super().__init__(path, schema, follow, on_error, storage_options)
+        layout = Layout.of(roll_bytes, partition_by, prefix)
+        super().__init__(path, schema, follow, on_error, storage_options, layout)
         self._columns = columns or schema is not None
         self._batch_bytes = self._smallest_split_bytes = batch_bytes
         self._most_bytes = max_record_bytes
 
     def _open_writer(self, shard: SinkShard) -> Writer:
-        return _JsonWriter(self._part_folder(), shard)
+        folder = self._part_folder()
+        return self._writer(lambda: _JsonWriter(folder, shard))
 
     def _learn_schema(self) -> None:
         if self._columns:

@@ -29,6 +29,7 @@ from everstream.connectors.columns import (
 )
 from everstream.connectors.files.connector import FileConnector
 from everstream.connectors.files.filesystem import is_local, opened_for_arrow
+from everstream.connectors.files.layout import Layout
 from everstream.connectors.files.lines import Follower, Listing
 from everstream.connectors.files.parts import PartFolder, PartName, PartWriter
 from everstream.connectors.files.ranges import FileReader, LinesOffset, Split
@@ -77,6 +78,10 @@ class Parquet(FileConnector[Row]):
     evolve="add_columns": then later files have it, too, and as a source this class reads None for it
     from the earlier part files. The rows of a checkpoint are then kept in memory.
 
+    `roll_bytes` ("128MB") ends a part that has that size, and begins another. `partition_by` writes
+    the rows of each value of some columns to a folder of their own, as Hive does
+    (`day=2026-03-01/`). `prefix` begins the names of the files.
+
     >>> rows = es.Pipeline("write").source(es.Range(2, column="n"))
     >>> _ = rows.sink(es.Parquet("numbers/")).run()
     >>> es.Pipeline("read").source(es.Parquet("numbers/")).collect().run().collected()
@@ -86,7 +91,7 @@ class Parquet(FileConnector[Row]):
     ending = ".parquet"
     _format = FORMAT
     source_options = frozenset({"columns", "batch_rows", "max_record_bytes", "follow", "on_error"})
-    sink_options = frozenset({"evolve"})
+    sink_options = frozenset({"evolve", "roll_bytes", "partition_by", "prefix"})
     in_lines = False
 
     def __init__(
@@ -101,9 +106,13 @@ class Parquet(FileConnector[Row]):
         follow: bool = False,
         on_error: OnError = "fail",
         storage_options: Mapping[str, Any] | None = None,
+        roll_bytes: str | int | None = None,
+        partition_by: str | Sequence[str] | None = None,
+        prefix: str = "",
     ) -> None:
         at_least_one(batch_rows=batch_rows, max_record_bytes=max_record_bytes)
-        super().__init__(path, schema, follow, on_error, storage_options)
+        layout = Layout.of(roll_bytes, partition_by, prefix)
+        super().__init__(path, schema, follow, on_error, storage_options, layout)
         self._evolve = evolve
         adds_columns(evolve)
         self._columns = list(columns) if columns is not None else None
@@ -112,7 +121,8 @@ class Parquet(FileConnector[Row]):
         self._most_bytes = max_record_bytes
 
     def _open_writer(self, shard: SinkShard) -> Writer:
-        return ParquetWriter(self._part_folder(), shard, self.columns(shard))
+        folder, columns = self._part_folder(), self.columns(shard)
+        return self._writer(lambda: ParquetWriter(folder, shard, columns), columns)
 
     def columns(self, shard: SinkShard) -> Columns:
         return Columns(shard, self._given_schema, evolving(FORMAT, self._evolve))

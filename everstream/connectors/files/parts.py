@@ -23,6 +23,7 @@ from everstream.connectors.encoding import STRONG, RunningSum
 from everstream.connectors.files.filesystem import (
     create,
     filesystem_of,
+    folders_in,
     is_local,
     make_folders,
     names_in,
@@ -58,20 +59,26 @@ class PartName(Saved, word="part-name"):
     checkpoint: int
     generation: int | None = field(default=None, compare=False)
     """None if it was written by a version that left it out."""
+    number: int = 0
+    """Among the parts of this shard, checkpoint and partition."""
+    partition: str = ""
+    """The folder below that of the sink: `day=2026-03-01/hour=7`."""
 
     def __str__(self) -> str:
         stem = f"part-{self.owner}-{self.shard:04d}-{self.checkpoint:08d}"
+        if self.number:
+            stem = f"{stem}-p{self.number}"
         return stem if self.generation is None else f"{stem}-g{self.generation}"
 
     @staticmethod
-    def parse(name: str, ending: str) -> "PartName | None":
+    def parse(name: str, ending: str, partition: str = "") -> "PartName | None":
         match = re.fullmatch(
-            rf"part-(.+)-(\d{{4,}})-(\d{{8,}})(?:-g(\d+))?{re.escape(ending)}", name
+            rf"part-(.+)-(\d{{4,}})-(\d{{8,}})(?:-p(\d+))?(?:-g(\d+))?{re.escape(ending)}", name
         )
         if match is None:
             return None
-        generation = None if match[4] is None else int(match[4])
-        return PartName(match[1], int(match[2]), int(match[3]), generation)
+        number, generation = int(match[4] or 0), None if match[5] is None else int(match[5])
+        return PartName(match[1], int(match[2]), int(match[3]), generation, number, partition)
 
 
 @dataclass(frozen=True)
@@ -103,6 +110,10 @@ class PartFolder:
     """The store it belongs to, which is closed to other users; None for output visible to all."""
     key: StoreKey | None = None
     """The key of that store, if it is signed."""
+    prefix: str = ""
+    """What the names of its parts begin with."""
+    levels: int = 0
+    """How many folders lie below each other, for partitions."""
 
     @staticmethod
     def at(folder: str, ending: str) -> "PartFolder":
@@ -126,7 +137,10 @@ class PartFolder:
         if "/" in str(name):  # names are saved, and must never lead out of the folder
             raise ConnectorError(f"'{name}' is not the name of a file in '{self.path}'.")
         if isinstance(name, PartName):
-            return f"{self.path}/{name}{self.ending}"
+            levels = name.partition.split("/") if name.partition else []
+            if not all("=" in level for level in levels):
+                raise ConnectorError(f"'{name.partition}' is not a partition of '{self.path}'.")
+            return "/".join((self.path, *levels, f"{self._before}{name}{self.ending}"))
         return f"{self.pending_path}/{name}"
 
     def signed_as(self, name: PartName | PendingName) -> str:
@@ -145,9 +159,31 @@ class PartFolder:
 
     def parts(self, owner: str | None = None) -> list[PartName]:
         """The committed parts, of one pipeline and operator or of all, by checkpoint, then shard."""
-        parsed = (PartName.parse(name, self.ending) for name in names_in(self.fs, self.path))
-        parts = [part for part in parsed if part and owner in (None, part.owner)]
-        return sorted(parts, key=lambda part: (part.checkpoint, part.shard))
+        parts = [
+            part
+            for partition in self._partitions()
+            for name in names_in(self.fs, f"{self.path}/{partition}".rstrip("/"))
+            if name.startswith(self._before)
+            and (part := PartName.parse(name.removeprefix(self._before), self.ending, partition))
+            and owner in (None, part.owner)
+        ]
+        return sorted(parts, key=lambda p: (p.checkpoint, p.shard, p.partition, p.number))
+
+    @property
+    def _before(self) -> str:
+        return f"{self.prefix}-" if self.prefix else ""
+
+    def _partitions(self) -> list[str]:
+        """The folders that parts can be in, below this one."""
+        found = [""]
+        for _ in range(self.levels):
+            found = [
+                f"{above}/{name}".lstrip("/")
+                for above in found
+                for name in folders_in(self.fs, f"{self.path}/{above}".rstrip("/"))
+                if "=" in name
+            ]
+        return found
 
     def pendings(self, owner: str) -> list[PendingName]:
         names = (PendingName.parse(name) for name in names_in(self.fs, self.pending_path))
@@ -304,7 +340,7 @@ class PartTransaction(Committable, Saved, word="part-transaction"):
             rename(folder.fs, pending, final)
         except FileNotFoundError as error:
             # Already renamed: by an earlier attempt, or by another process that had the permit.
-            folder.fs.invalidate_cache(folder.path)
+            folder.fs.invalidate_cache(final.rpartition("/")[0])
             if not folder.fs.exists(final):
                 raise ConnectorError(
                     f"part file '{final}' and its pending file '{pending}' are both missing: "
@@ -313,13 +349,39 @@ class PartTransaction(Committable, Saved, word="part-transaction"):
                 ) from error
         except OSError as error:
             raise ConnectorError(f"cannot rename '{pending}' to '{final}': {error}") from error
-        sync_folder(folder.fs, folder.path)
+        sync_folder(folder.fs, final.rpartition("/")[0])
 
     def abort(self) -> None:
         if self.file is not None:
             self.file.close()
             self.file = None
         self.place.remove(self.pending)
+
+
+@dataclass
+class PartsTransaction(Committable, Saved, word="parts-transaction"):
+    """The parts of one checkpoint."""
+
+    parts: tuple[PartTransaction, ...]
+    checkpoint: int
+
+    def persist(self) -> None:
+        for part in self.parts:
+            part.persist()
+
+    def commit(self, permit: Permit) -> None:
+        for part in self.parts:
+            if part.part.partition:
+                make_folders(part.place.fs, f"{part.place.path}/{part.part.partition}")
+            part.commit(permit)
+
+    def abort(self) -> None:
+        for part in self.parts:
+            part.abort()
+
+    def in_folder(self, folder: PartFolder) -> "PartsTransaction":
+        bound = tuple(replace(part, folder=folder) for part in self.parts)
+        return replace(self, parts=bound)
 
 
 class PartWriter(Writer):
@@ -355,7 +417,21 @@ class PartWriter(Writer):
     def write(self, batch: Batch) -> None:
         if not len(batch):
             return
-        self._append(self.encode(batch))
+        self.append(self.encode(batch))
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the open part, as far as it has been encoded."""
+        return self._size_bytes
+
+    def append(self, data: bytes) -> None:
+        """Add bytes to the open part; the first ones open it."""
+        self._append(data)
+
+    def end(self) -> None:
+        """No more is added to the open part."""
+        self._append(self.finish())
+        self._ended = True
 
     def _append(self, data: bytes) -> None:
         try:
@@ -372,10 +448,19 @@ class PartWriter(Writer):
         self._checksum.add(data)
 
     def prepare(self, checkpoint: int) -> Committable | None:
+        return self.prepared(checkpoint)
+
+    def prepared(
+        self, checkpoint: int, partition: str = "", number: int = 0
+    ) -> PartTransaction | None:
+        """The open part as a transaction; None if there is none."""
         if self._file is None or self._pending is None:
             return None
-        part = PartName(self._owner, self._shard.shard, checkpoint, self._shard.generation)
-        self._append(self.finish() + self.seal(part))
+        shard = self._shard
+        part = PartName(self._owner, shard.shard, checkpoint, shard.generation, number, partition)
+        if not self._ended:
+            self.end()
+        self._append(self.seal(part))
         transaction = PartTransaction(
             folder=self._folder,
             pending=self._pending,
@@ -390,7 +475,7 @@ class PartWriter(Writer):
         return transaction
 
     def _begin_anew(self) -> None:
-        self._file, self._pending = None, None
+        self._file, self._pending, self._ended = None, None, False
         self._size_bytes, self._checksum = 0, RunningSum(strong=self._folder.key is not None)
 
     def recover(self, transactions: Sequence[Committable], permit: Permit) -> Sequence[Committable]:
@@ -434,10 +519,14 @@ class PartWriter(Writer):
 
     def _bound(self, transaction: Committable) -> Committable:
         """A restored transaction, bound to this writer's folder."""
+        if isinstance(transaction, PartsTransaction):
+            return transaction.in_folder(self._folder)
         assert isinstance(transaction, PartTransaction)
         return replace(transaction, folder=self._folder)
 
     def _pending_of(self, transaction: Committable) -> list[PendingName]:
+        if isinstance(transaction, PartsTransaction):
+            return [part.pending for part in transaction.parts]
         return [transaction.pending] if isinstance(transaction, PartTransaction) else []
 
     def close(self) -> None:

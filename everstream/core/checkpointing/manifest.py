@@ -14,12 +14,13 @@ from everstream.pipeline.describing import Description
 from everstream.pipeline.graph import Kind
 from everstream.pipeline.sink import Delivery, Sink
 from everstream.state.objects import check_format
+from everstream.state.retention import LEAST
 from everstream.state.store import CheckpointStore
 
 FORMAT = 3
 """The version of the manifest format. 1: no descriptions of operators, and no version number. 2: an
 operator has as many key groups as shards."""
-KEPT_MANIFESTS = 3
+KEPT_MANIFESTS = LEAST
 """How many manifests a store keeps: if the newest cannot be restored, there are others."""
 
 
@@ -53,6 +54,9 @@ class EpochManifest:
     back. For readers that follow the output as it is committed."""
     rewound: bool = False
     """A user rewound the store to it, and no run has started since: nothing was taken back yet."""
+    kept: tuple[int, float] | None = None
+    """How many of the newest checkpoints were kept when this was written, and those of how many
+    seconds; None if the writer did not record it."""
     is_doubtful: bool = field(default=False, compare=False)
     """It is unknown whether a later epoch was committed: its manifest cannot be read, or the writer
     of this one did not record `returns`. Not saved."""
@@ -89,6 +93,7 @@ class EpochManifest:
             **vars(self),
             "format": FORMAT,
             "returns": list(self.returns),
+            "kept": None if self.kept is None else list(self.kept),
             "records": [record.to_json() for record in self.records.values()],
             "objects": [ref.to_json() for ref in objects.values()],
         }
@@ -106,6 +111,7 @@ class EpochManifest:
                 **saved,
                 "records": {record.shard: record for record in records},
                 "returns": tuple(body.get("returns", ())),
+                "kept": tuple(body["kept"]) if body.get("kept") else None,
                 "is_doubtful": "returns" not in body,
             }
         )

@@ -60,6 +60,7 @@ def drive(job: EngineJob, workers: Workers, interface: str | None = None) -> Eng
                 store_url=opened.url,
                 scratch=scratch,
                 worker_memory_bytes=config.worker_memory_bytes,
+                retention=config.retention,
                 over_tcp=sockets.interface is not None,
                 always_tcp=config.always_tcp,
                 driver_timeout_s=config.heartbeat_timeout_s,

@@ -7,7 +7,7 @@ commits what this one did not.
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, assert_never
 
 from everstream.core.checkpointing.manifest import (
@@ -49,6 +49,7 @@ from everstream.errors import (
 from everstream.events import CheckpointAborted, CheckpointsSucceed, EpochRepeated, Note, RunEvent
 from everstream.pipeline.tuning import Tuning
 from everstream.state.manifest_append import Wait, pause
+from everstream.state.retention import DEFAULT, Retention
 from everstream.state.store import CheckpointStore, Lease
 
 PRUNE_EVERY_S = 1.0
@@ -103,6 +104,7 @@ class Epochs:
     sleep: Callable[[float], None] = time.sleep
     wait_for_store: Wait = pause
     prune_every_s: float = PRUNE_EVERY_S
+    retention: Retention = DEFAULT
 
     def __post_init__(self) -> None:
         self.output = Output(self.layout.plan, self.store, self.store_url)
@@ -258,7 +260,7 @@ class Epochs:
         return True
 
     def _manifest(self, order: Order, verdict: Complete) -> EpochManifest:
-        return epoch_manifest(
+        manifest = epoch_manifest(
             self.layout.plan,
             order.epoch,
             verdict.records,
@@ -267,6 +269,7 @@ class Epochs:
             duration_s=self.clock_s() - self._epoch_began_s,
             written_at=self.wall_s(),
         )
+        return replace(manifest, kept=(self.retention.newest, self.retention.age_s))
 
     def _commit(self, reports: Sequence[ShardReport]) -> None:
         try:
@@ -277,7 +280,8 @@ class Epochs:
 
     def _prune(self) -> None:
         try:
-            self.store.prune(KEPT_MANIFESTS)
+            since_s = self.retention.since_s(self.wall_s())
+            self.store.prune(self.retention.newest, since_s=since_s)
         except LeaseLost:
             raise
         except Exception as error:  # any error: the next epoch can be run

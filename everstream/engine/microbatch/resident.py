@@ -49,6 +49,7 @@ from everstream.runtime.message_log import Segment
 from everstream.runtime.pace import UNLIMITED, Pace
 from everstream.runtime.runner import ShardRunner
 from everstream.state.objects import ObjectRef
+from everstream.state.retention import DEFAULT, Retention
 from everstream.state.store import CheckpointStore
 
 MOST_WAIT_S: Final = 1.0
@@ -67,6 +68,7 @@ class TaskEngineApi:
     clock_s: Callable[[], float]
     wall_s: Callable[[], float]
     reached: Callable[[ShardId, Point], None]
+    retention: Retention = DEFAULT
     scratch: str = ""
     frames: list[Frame] = field(default_factory=list)
     uploads: list[Upload] = field(default_factory=list)
@@ -75,7 +77,7 @@ class TaskEngineApi:
     woken: Event = field(default_factory=Event)
 
     def __post_init__(self) -> None:
-        self.services = CallServices(self.store.blobs, self.woken.set)
+        self.services = CallServices(self.store.blobs, self.woken.set, retention=self.retention)
 
     def send(self, frame: Frame) -> None:
         self.frames.append(frame)

@@ -170,6 +170,7 @@ class MicroBatches(Stoppable, Watcher):
             config.key_file,
             f"everstream-{run}",
             max(1, config.policy.max_restarts),
+            config.retention,
             self._deaths,
             self._kills.settle,
             partial(self.reached, Point.IN_SNAPSHOT)
@@ -188,6 +189,7 @@ class MicroBatches(Stoppable, Watcher):
             policy=config.policy,
             watcher=self,
             sleep=self._rest,
+            retention=config.retention,
         )
         self._forfeited: dict[ShardId, float] = {}
         self._phase: Phase | None = None

@@ -22,6 +22,7 @@ from everstream.engine.spark.context import slots_of_an_executor
 from everstream.engine.spark.launcher import JobParts, rows_of
 from everstream.engine.spark.lost import NO_ANSWER, is_gone, job_failed, noticing_the_end
 from everstream.errors import EnvironmentFault, RunFailed
+from everstream.state.retention import Retention
 
 VARIABLE = "EVERSTREAM_PIN"
 """Spark has one pool of workers per set of environment variables, and uses any idle one of it."""
@@ -87,6 +88,7 @@ class SparkJobs:
     key_file: str | None
     group: str
     max_retries: int
+    retention: Retention
     deaths: Callable[[], tuple[Death, ...]]
     on_reports: Callable[[list[ShardReport]], None]
     in_midst: Callable[[], None] | None = None
@@ -142,6 +144,7 @@ class SparkJobs:
                 deaths,
                 self._path,
                 self.max_retries,
+                self.retention,
             )
             rows_in = Arriving() if level else Starting()
             command = (stage, None, rows_in, Ending() if last else Leaving())

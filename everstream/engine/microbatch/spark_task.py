@@ -25,6 +25,7 @@ from everstream.engine.microbatch.rows import Row, pieces_of, report_row, row_in
 from everstream.engine.microbatch.task import Surroundings, Task
 from everstream.engine.spark.launcher import FramedSerializer
 from everstream.errors import EnvironmentFault, EverstreamError, InternalError
+from everstream.state.retention import DEFAULT, Retention
 from everstream.state.signing import StoreKey, StoreUrl
 from everstream.state.store import CheckpointStore
 
@@ -104,6 +105,7 @@ class StageTask:
     python_path: list[str] = field(default_factory=list)
     max_retries: int = 3
     """How often a process may die in one epoch before the run fails."""
+    retention: Retention = DEFAULT
 
     def __call__(self, split: int, rows: Iterator[Row | None]) -> Iterator[Row]:
         from pyspark import TaskContext
@@ -124,7 +126,7 @@ class StageTask:
         self, rows: Iterator[Row | None], index: int, retry: int, task_id: int
     ) -> Iterator[Row]:
         sys.path.extend(path for path in self.python_path if path not in sys.path)
-        around = Surroundings(*self._store(), _CACHE)
+        around = Surroundings(*self._store(), _CACHE, retention=self.retention)
         # Not the attempt number, which starts at 0 again when a stage is rerun.
         attempt = task_id % ATTEMPTS
         place = TaskPlacement(self.level, index)

@@ -36,6 +36,7 @@ from everstream.engine.microbatch.rows import (
 )
 from everstream.errors import CorruptObject
 from everstream.runtime.measuring import read_meter
+from everstream.state.retention import DEFAULT, Retention
 from everstream.state.store import CheckpointStore
 
 
@@ -53,9 +54,11 @@ class Surroundings:
     clock_s: Callable[[], float] = time.monotonic
     wall_s: Callable[[], float] = time.time
     reached: Callable[[ShardId, Point], None] = _no_point
+    retention: Retention = DEFAULT
 
     def engine(self) -> TaskEngineApi:
-        return TaskEngineApi(self.store, self.store_url, self.clock_s, self.wall_s, self.reached)
+        clocks = (self.clock_s, self.wall_s)
+        return TaskEngineApi(self.store, self.store_url, *clocks, self.reached, self.retention)
 
 
 @dataclass

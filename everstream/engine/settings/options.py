@@ -28,6 +28,7 @@ from everstream.pipeline.checkpointing import (
 from everstream.pipeline.keyed_state.backend_choice import checked_state
 from everstream.pipeline.options import CAUGHT_UP, RunOptions, Upgrade
 from everstream.pipeline.times import microseconds, size_bytes
+from everstream.state.retention import Retention
 from everstream.state.savepoints import checked_name
 from everstream.state.signing import KEY_FILE, StoreKey
 
@@ -117,6 +118,8 @@ class RunConfig:
     """The file with the key of the store, for processes that read it themselves."""
     worker_memory_bytes: int | None
     """Memory that a worker may use; None: no limit."""
+    retention: Retention
+    """Which checkpoints stay in the store."""
     history: bool
     """Whether the events of the run are kept in the store."""
     turn: Turn
@@ -164,6 +167,12 @@ class RunConfig:
             start_timeout_s=_positive("start_timeout", recovery.start_timeout),
             key_file=_key_file(options),
             worker_memory_bytes=None if memory is None else size_bytes("worker_memory", memory),
+            retention=Retention(
+                recovery.keep_checkpoints,
+                0.0
+                if recovery.keep_checkpoints_for is None
+                else _positive("keep_checkpoints_for", recovery.keep_checkpoints_for),
+            ),
             history=options.history,
             turn=_turn(options),
             autoscale=AutoScale.parse(autoscale) if isinstance(autoscale, str) else autoscale,

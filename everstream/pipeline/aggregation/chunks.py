@@ -76,6 +76,14 @@ class Chunks:
     def groups(self) -> list[int]:
         return sorted(self._groups)
 
+    @property
+    def rows(self) -> int:
+        """How many rows there are in all groups."""
+        return sum(
+            len(self._chunk(group, numbers[0])) + self._tails[group]
+            for group, numbers in self._groups.items()
+        )
+
     def __contains__(self, group: int) -> bool:
         return group in self._groups
 

@@ -270,9 +270,9 @@ class _Running(Operator):
         for key in ctx.state:
             if key[0] not in kept:  # of an aggregate that was removed
                 ctx.state.delete(key)
-        self._open(ctx.state)
+        self.open(ctx.state)
 
-    def _open(self, store: StateBackend[Any, Any]) -> None:
+    def open(self, store: StateBackend[Any, Any]) -> None:
         self.slots = Slots(store)
         self.accumulators = {
             f"{name}.{part}": Accumulator(store, f"{name}.{part}", how)
@@ -287,7 +287,7 @@ class _Running(Operator):
         self, parts: Mapping[int, Mapping[str, Entries]], place: Place
     ) -> dict[str, dict[Any, Any]]:
         store = MemoryBackend[Any, Any]()
-        self._open(store)
+        self.open(store)
         for entries in kept_in(parts).values():
             pages = sorted(key[1] for key in entries if key[0] == "keys")
             if not pages:
@@ -415,7 +415,10 @@ class RunningRecords(OfRecords):
     """Emits each record with the aggregates up to it."""
 
     def process_batch(self, batch: Batch, ctx: Context) -> None:
-        frame = records_frame(batch, ctx)
+        ctx.emit_batch(self.with_aggregates(records_frame(batch, ctx), batch, ctx))
+
+    def with_aggregates(self, frame: pl.DataFrame, batch: Batch, ctx: Context) -> pl.DataFrame:
+        """The records with further columns."""
         self.refuse_names(set(frame.columns) & set(self.aggregates.named), ctx)
         _, slots, nth, last = self.numbered(key_frame(ctx.keying, batch))
         slotted = frame.with_columns(pl.Series("__slot", slots), pl.Series("__nth", nth))
@@ -432,7 +435,7 @@ class RunningRecords(OfRecords):
             )
             for name in running.columns
         ]
-        ctx.emit_batch(self.aggregates.results(frame.with_columns(*columns), frame.columns))
+        return self.aggregates.results(frame.with_columns(*columns), frame.columns)
 
 
 def _python_column(name: str, values: list[Any], like: pl.DataType) -> pl.Series:

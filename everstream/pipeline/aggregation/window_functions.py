@@ -1,6 +1,7 @@
-"""Functions of a record and the others of its key in a window: `es.rank`, `es.lag`, `es.lead`, `es.cumulative`.
+"""Functions of a record and the others of its key: `es.rank`, `es.lag`, `es.lead`, `es.cumulative`.
 
-They work on the rows of a window in order of event time, and give a value for each row.
+In a window they work on its rows in order of event time. Without one they work on all records of the key,
+in the order in which they arrive (`running_functions.py`). They give a value for each row.
 """
 
 from abc import ABC, abstractmethod
@@ -25,6 +26,10 @@ class WindowFunction(ABC):
         return [self.column] if hasattr(self, "column") else []
 
     @abstractmethod
+    def describe(self) -> str:
+        """As text: equal functions give the same text."""
+
+    @abstractmethod
     def added(self, name: str, rows: pl.DataFrame, keys: list[pl.Expr]) -> pl.DataFrame:
         """The rows, which are in order, with the values as column `name`."""
 
@@ -32,6 +37,10 @@ class WindowFunction(ABC):
 class Ranked(WindowFunction):
     def __init__(self, column: str, descending: bool, method: Method) -> None:
         self.column, self.descending, self.method = column, descending, method
+
+    def describe(self) -> str:
+        order = "descending" if self.descending else "ascending"
+        return f"rank({self.column}, {order}, {self.method})"
 
     def added(self, name: str, rows: pl.DataFrame, keys: list[pl.Expr]) -> pl.DataFrame:
         ranked = pl.col(self.column).rank(self.method, descending=self.descending)
@@ -44,6 +53,9 @@ class Shifted(WindowFunction):
     def __init__(self, column: str, by: int) -> None:
         self.column, self.by = column, by
 
+    def describe(self) -> str:
+        return f"{'lag' if self.by > 0 else 'lead'}({self.column}, {abs(self.by)})"
+
     def added(self, name: str, rows: pl.DataFrame, keys: list[pl.Expr]) -> pl.DataFrame:
         return rows.with_columns(_within(pl.col(self.column).shift(self.by), keys).alias(name))
 
@@ -55,6 +67,9 @@ class Cumulative(WindowFunction):
     @property
     def columns_used(self) -> Sequence[Any]:
         return self.aggregate.columns_used
+
+    def describe(self) -> str:
+        return f"cumulative({self.aggregate.describe()})"
 
     def added(self, name: str, rows: pl.DataFrame, keys: list[pl.Expr]) -> pl.DataFrame:
         parts = self.aggregate.running(name, rows)
@@ -70,7 +85,8 @@ def _within(expression: pl.Expr, keys: list[pl.Expr]) -> pl.Expr:
 def rank(column: str, *, descending: bool = False, method: Method = "ordinal") -> WindowFunction:
     """The place of each record among those of its key and window: 1 for the least value.
 
-    With descending=True, 1 for the greatest. Equal values get different places in order of time
+    Without a window (`key_by(...).with_columns`), among those of its key so far. With
+    descending=True, 1 for the greatest. Equal values get different places in order of time
     with method="ordinal" (default); "min", "max", "dense" and "average" are those of Polars.
 
     >>> rows = [{"at": 1, "price": 5}, {"at": 2, "price": 9}, {"at": 3, "price": 7}]

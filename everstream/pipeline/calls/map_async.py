@@ -370,7 +370,7 @@ class MapAsync(Operator):
         self._stable.append(self._captures[max(covered)])
         for number in covered:
             del self._captures[number]
-        if len(self._stable) >= ctx.services.kept:
+        if len(self._stable) >= ctx.services.retention.newest:
             self._performer.prune(self._stable.popleft())
 
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from everstream.state.retention import DEFAULT, Retention
+
 if TYPE_CHECKING:
     from everstream.state.blobs import Blobs
 
@@ -25,5 +27,5 @@ class CallServices:
     """The clock of answers that are due at a time: that of virtual time, if it is."""
     delay_s: Callable[[], float] | None = None
     """If time is virtual: how long the next answer takes, besides what the function waits for."""
-    kept: int = 3
-    """How many stable checkpoints a run may still roll back to."""
+    retention: Retention = DEFAULT
+    """Which stable checkpoints are kept: a run may roll back to one, or be rewound to it."""

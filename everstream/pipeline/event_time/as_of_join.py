@@ -17,7 +17,7 @@ import polars as pl
 from everstream.pipeline.aggregation.chunks import TIME, Chunks, kept_in, redistribute_chunks
 from everstream.pipeline.batch import rows_together
 from everstream.pipeline.event_time.joins import ZONE, TimeJoin
-from everstream.pipeline.event_time.outer import INNER, LEFT, RIGHT, Outer, renamed
+from everstream.pipeline.event_time.outer import INNER, LEFT, RIGHT, Outer, renamed, require_free
 from everstream.pipeline.event_time.window_aggregates import matched
 from everstream.pipeline.keyed_state.spreading import CONTEXT_STATE, Entries, Place, merged
 from everstream.pipeline.keys import Hashes, hash_column
@@ -111,6 +111,7 @@ class AsOfJoin(TimeJoin):
         if LEFT not in self.outer.sides:
             records, found = records.filter(found.is_not_null()), found.drop_nulls()
         values = versions.drop(TIME, _DELETED, *self.keys[RIGHT])
+        require_free(records.columns, values.columns, operator)
         columns = {name: renamed(name, records.columns) for name in values.columns}
         return records.hstack([values[n].gather(found).alias(new) for n, new in columns.items()])
 

@@ -30,6 +30,7 @@ from everstream.pipeline.event_time.outer import (
     Types,
     outer,
     renamed,
+    require_free,
 )
 from everstream.pipeline.event_time.window_aggregates import matched
 from everstream.pipeline.graph import Broadcast, ByKey, Edge, Kind, OnDemand, Routing
@@ -127,6 +128,8 @@ class TimeJoin(Operator, ABC):
         """Pairs with equal keys: a NaN equals every NaN, a null equals nothing."""
         before = left.schema
         left, right = self.comparable(left, right, operator)
+        others = [name for name in right.columns if name not in self.keys[RIGHT]]
+        require_free(left.columns, others, operator)
         pairs = matched(left, right, self.keys[LEFT], self.keys[RIGHT], "inner")
         if self.outer.sides and left.schema != before:
             # A row without a partner keeps the type of its key, so those of pairs have it, too.

@@ -94,6 +94,17 @@ def renamed(name: str, taken: Any) -> str:
     return f"{name}{SUFFIX}" if name in taken else name
 
 
+def require_free(left: Sequence[str], right: Sequence[str], operator: str) -> None:
+    """A UserError if a column of the right side, renamed, has the name of another. right: without keys."""
+    for name in right:
+        new = renamed(name, left)
+        if new != name and (new in left or new in right):
+            raise UserError(
+                f"'{operator}': both sides have a column '{name}', and '{new}' is taken, too. Rename one "
+                "of them before the join: .select(pl.exclude(...), other=pl.col(...))."
+            )
+
+
 def _as_key(keys: pl.Series, name: str, kind: pl.DataType, operator: str) -> pl.Series:
     if keys.dtype.is_float() and kind.is_integer():  # a key is equal to the whole number that it is
         whole = keys.cast(kind, strict=False)

@@ -63,7 +63,7 @@ class WindowRows(Operator):
         return {"operator": "window_rows", "window": self.window.describe()}
 
     def on_start(self, ctx: Context) -> None:
-        self.rows = Chunks(ctx.state, _ROWS, owner=ctx.operator)
+        self.rows = Chunks(ctx.state, _ROWS, self.kept, ctx.operator)
         self.fired: int = ctx.state.get(_FIRED, NO_WATERMARK)
         emit_overdue(ctx)
 
@@ -82,6 +82,10 @@ class WindowRows(Operator):
             late += self._fired(Chunks(own, _ROWS), after, now)
         return {CONTEXT_STATE: mine | overdue_in(late, kept)}
 
+    def kept(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Those of the rows of some panes that a window may need."""
+        return rows
+
     def process_batch(self, batch: Batch, ctx: Context) -> None:
         frame = columns_of(batch, ctx.operator)
         given = self.time.read(batch, ctx.operator)
@@ -95,6 +99,7 @@ class WindowRows(Operator):
                 ctx.emit_batch(frame.filter(late), LATE)
                 rows = rows.filter(~late)
         if not rows.is_empty():
+            rows = self.kept(rows)
             self.rows.add_by(rows, self.window.panes_of(rows.get_column(TIME)))
 
     def on_watermark(self, watermark: int, ctx: Context) -> None:
@@ -122,8 +127,61 @@ class WindowRows(Operator):
             window = window.cast(pl.Datetime("us", kind.time_zone))
         else:
             window = in_unit(window, self.time.unit)
-        rows = rows.drop(TIME, _GIVEN)
-        for name, function in self.functions.items():
-            rows = function.added(name, rows, self.keys)
+        rows = self.results(rows).drop(TIME, _GIVEN)
         ends = [pl.lit(window[0], window.dtype), pl.lit(window[1], window.dtype)]
         return rows.with_columns(ends[0].alias(START), ends[1].alias(END))
+
+    def results(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """What comes out of the rows of one window, which are in order of time."""
+        for name, function in self.functions.items():
+            rows = function.added(name, rows, self.keys)
+        return rows
+
+
+_PANE = "__pane"
+
+
+class WindowTop(WindowRows):
+    """Of each key and window the rows with the greatest values, or the least. No others are kept."""
+
+    def __init__(
+        self,
+        keys: list[pl.Expr],
+        time: TimeOf,
+        window: PanedWindow,
+        k: int,
+        by: list[str],
+        reverse: list[bool],
+    ) -> None:
+        super().__init__(keys, time, window, {})
+        self.k = k
+        self.by = by
+        self.reverse = reverse
+
+    def columns_used(self, side: str) -> Sequence[Any]:
+        return [*super().columns_used(side), *self.by]
+
+    def describe_state(self) -> dict[str, Any]:
+        places = zip(self.by, self.reverse, strict=True)
+        by = [f"{name}, {'least' if least else 'greatest'} first" for name, least in places]
+        return {**super().describe_state(), "operator": "window_top", "k": self.k, "by": by}
+
+    def kept(self, rows: pl.DataFrame) -> pl.DataFrame:
+        panes = self.window.panes_of(rows.get_column(TIME))
+        return self._best(rows.with_columns(panes.alias(_PANE)), [pl.col(_PANE)]).drop(_PANE)
+
+    def results(self, rows: pl.DataFrame) -> pl.DataFrame:
+        return self._best(rows, [])
+
+    def _best(self, rows: pl.DataFrame, besides: list[pl.Expr]) -> pl.DataFrame:
+        """The best of each group, best first; of equal ones, those that are first in time."""
+        ordered = rows.sort(
+            [*self.by, TIME],
+            descending=[*(not least for least in self.reverse), False],
+            nulls_last=True,
+            maintain_order=True,
+        )
+        groups = [*besides, *self.keys]
+        if not groups:
+            return ordered.head(self.k)
+        return ordered.filter(pl.int_range(pl.len()).over(groups) < self.k)

@@ -244,7 +244,8 @@ class JoinMethods(TimeMethods[T]):
         on: str | Sequence[str],
         schema: Types | None = None,
         how: Literal["inner", "left"] = "left",
-        cache: Duration | None = None,
+        refresh: Duration | None = None,
+        cache: int | None = None,
         batch: int = 1_000,
         name: str | None = None,
         shards: int | None = None,
@@ -254,13 +255,14 @@ class JoinMethods(TimeMethods[T]):
 
         `table` is an es.PostgresTable or es.SqliteTable, the path of Parquet files, or a function that gets a DataFrame
         with distinct keys and returns one row per key that it knows: the key columns, and those of
-        `schema`, which gives their types. Parquet files know them. `cache` is how long answers are kept,
-        as part of the checkpoint. At most `batch` keys are asked at once.
+        `schema`, which gives their types. Parquet files know them. With `refresh` or `cache`, answers are
+        kept, as part of the checkpoint: `refresh` is how long one is used before its key is asked about
+        again, `cache` how many each shard keeps. At most `batch` keys are asked at once.
 
         >>> orders = es.Pipeline("orders").source(es.FromList([{"id": 1}, {"id": 2}, {"id": 1}]))
         >>> def cities(keys):
         ...     return keys.filter(pl.col("id") == 1).with_columns(city=pl.lit("Rome"))
-        >>> found = orders.lookup(cities, on="id", schema={"city": pl.String}, cache="10m")
+        >>> found = orders.lookup(cities, on="id", schema={"city": pl.String}, refresh="10m")
         >>> found.collect().run().to_polars().rows()
         [(1, 'Rome'), (2, None), (1, 'Rome')]
         """
@@ -271,13 +273,18 @@ class JoinMethods(TimeMethods[T]):
             raise UserError(f"lookup: how={how!r} is not valid: use 'inner' or 'left'.")
         if not isinstance(batch, int) or batch < 1:
             raise UserError(f"lookup: batch={batch!r}: give a whole number from 1 up.")
-        cache_us = None if cache is None else microseconds(cache)
-        if cache_us is not None and cache_us <= 0:
-            raise UserError(f"lookup: cache={cache!r} is not valid: give more than 0.")
+        if cache is not None and (not isinstance(cache, int) or cache < 1):
+            raise UserError(
+                f"lookup: cache={cache!r}: give how many answers each shard keeps, from 1 up. How long one "
+                "is used is refresh='10m'."
+            )
+        refresh_us = None if refresh is None else microseconds(refresh)
+        if refresh_us is not None and refresh_us <= 0:
+            raise UserError(f"lookup: refresh={refresh!r} is not valid: give more than 0.")
         ask, columns = asking(table, names, schema)
-        operator = Lookup(ask, names, columns, how == "inner", cache_us, batch)
+        operator = Lookup(ask, names, columns, how == "inner", refresh_us, cache, batch)
         options = Options(name, shards, on_error)
-        if cache_us is None:
+        if not operator.keeps:
             return self._then("lookup", operator, options)
         routing = ByKey(Keying(names[0] if len(names) == 1 else pl.struct(names)))
         return self._leaving(self._origins, routing)._then("lookup", operator, options)

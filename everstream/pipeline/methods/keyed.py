@@ -10,14 +10,16 @@ from everstream.pipeline.aggregation.aggregate_kinds import Aggregate, Simple
 from everstream.pipeline.aggregation.aggregates import Aggregates
 from everstream.pipeline.aggregation.local_parts import LATE, LocalParts
 from everstream.pipeline.aggregation.running import RunningChanges, RunningRecords
+from everstream.pipeline.aggregation.running_functions import RunningFunctions
+from everstream.pipeline.aggregation.window_functions import WindowFunction
 from everstream.pipeline.graph import ByKey
 from everstream.pipeline.methods.base import Options, function_for
-from everstream.pipeline.methods.time import time_of, two_stages
+from everstream.pipeline.methods.time import key_column, time_of, two_stages
 from everstream.pipeline.operator import StateKind
 from everstream.pipeline.operators import builtin
 from everstream.pipeline.rejects import OnError
 from everstream.pipeline.stream import Stream
-from everstream.pipeline.types import K, Row, T, V
+from everstream.pipeline.types import K, Row, T, V, Value, Values
 
 
 class KeyedStream(Stream[T], Generic[K, T]):
@@ -107,6 +109,41 @@ class KeyedStream(Stream[T], Generic[K, T]):
         local = LocalParts(self._routing.keying, aggregates)
         besides, merging = aggregates.part_names, RunningChanges(aggregates)
         return two_stages(self, "aggregates", local, merging, besides, options)
+
+    def with_columns(
+        self,
+        *columns: Values,
+        name: str | None = None,
+        shards: int | None = None,
+        on_error: OnError = "fail",
+        **named: Value | WindowFunction,
+    ) -> Stream[Row]:
+        """Add columns: Polars expressions of each record, or functions of those of its key so far.
+
+        es.rank, es.lag and es.cumulative see the records of the key that have arrived until then.
+        With es.lead, a record waits for the next ones of its key, at most until the input ends. For
+        such functions within windows, put `.window(...)` before this.
+
+        >>> bids = [{"item": 1, "price": 5}, {"item": 2, "price": 3}, {"item": 1, "price": 9}]
+        >>> keyed = es.Pipeline("changes").source(es.FromList(bids)).key_by("item")
+        >>> changes = keyed.with_columns(before=es.lag("price"), place=es.rank("price"))
+        >>> changes.collect().run().to_polars().rows()
+        [(1, 5, None, 1), (2, 3, None, 1), (1, 9, 5, 2)]
+        """
+        functions = {n: one for n, one in named.items() if isinstance(one, WindowFunction)}
+        if not functions:
+            plain: Any = named
+            return super().with_columns(
+                *columns, name=name, shards=shards, on_error=on_error, **plain
+            )
+        if columns or len(functions) < len(named):
+            raise UserError(
+                "with_columns takes expressions, or es.rank, es.lag, es.lead and es.cumulative, but not "
+                "both. Use two of them."
+            )
+        assert isinstance(self._routing, ByKey)
+        operator = RunningFunctions(key_column("with_columns", self._routing), functions)
+        return self._then("running", operator, Options(name, shards, on_error))
 
     def transform_with_state(
         self,

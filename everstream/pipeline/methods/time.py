@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
 from everstream.errors import UserError
-from everstream.pipeline.aggregation.aggregate_kinds import Aggregate, TopK
+from everstream.pipeline.aggregation.aggregate_kinds import Aggregate
 from everstream.pipeline.aggregation.aggregates import Aggregates
 from everstream.pipeline.aggregation.local_parts import (
     LAST,
@@ -18,6 +18,7 @@ from everstream.pipeline.aggregation.local_parts import (
     LocalParts,
     keyed_by_columns,
 )
+from everstream.pipeline.aggregation.running_functions import RunningFunctions
 from everstream.pipeline.aggregation.window_functions import WindowFunction
 from everstream.pipeline.batch import Batch
 from everstream.pipeline.event_time.count_windows import CountWindows
@@ -33,7 +34,7 @@ from everstream.pipeline.event_time.window_aggregates import (
     SessionAggregates,
 )
 from everstream.pipeline.event_time.window_join import WindowJoin
-from everstream.pipeline.event_time.window_rows import WindowRows
+from everstream.pipeline.event_time.window_rows import WindowRows, WindowTop
 from everstream.pipeline.event_time.windows import (
     ONCE,
     CountWindow,
@@ -173,7 +174,8 @@ class TimeMethods(StreamBase[T]):
         if time is None:
             raise UserError(
                 "windows and joins of event time need the time of records: put "
-                ".event_time(...) after each source, with the same arguments. Behind a join with "
+                ".event_time(...) after each source, with the same arguments. They cannot follow es.lead "
+                "without a window. Behind a join with "
                 "how='right' or how='full', give the window the time: .window(..., at=pl.coalesce(...))."
             )
         return time
@@ -220,23 +222,41 @@ class WindowedStream:
 
     def top_k(
         self,
-        column: str,
         k: int,
-        *others: str,
+        *,
+        by: str | Sequence[str],
+        reverse: bool | Sequence[bool] = False,
         name: str | None = None,
         shards: int | None = None,
         on_error: OnError = "fail",
     ) -> Stream[Row]:
-        """Emit a row per key and window with the k greatest of a column, as the list `top`.
+        """Emit the k records of each key and window with the greatest values, when the window ends.
+
+        by: a column, or several to decide between equal values; then the earliest record is first.
+        With reverse=True, those with the least values. Records come best first, with window_start and
+        window_end. Nulls come last. Only the k best are kept. Late records are at
+        `.side_output("late")`. For one row per key and window with a list, aggregate `es.top_k`.
 
         >>> rows = [{"at": n, "price": n * 7 % 10} for n in range(10)]
         >>> timed = es.Pipeline("best").source(es.FromList(rows)).event_time("at", unit="s")
-        >>> best = timed.window(es.Tumbling("10s")).top_k("price", 2)
-        >>> best.collect().run().to_polars()["top"].to_list()
-        [[9, 8]]
+        >>> best = timed.window(es.Tumbling("10s")).top_k(2, by="price")
+        >>> best.collect().run().to_polars().rows()
+        [(7, 9, 0, 10), (4, 8, 0, 10)]
         """
-        top = Aggregates({"top": TopK(column, k, others)})
-        return self._build(top, Options(name, shards, on_error))
+        if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+            raise UserError(
+                f"top_k: k={k!r}: give how many records of each window, for example top_k(10, "
+                "by='price'). For lists: aggregate(top=es.top_k('price', 10))."
+            )
+        columns = [by] if isinstance(by, str) else list(by)
+        least = [reverse] * len(columns) if isinstance(reverse, bool) else list(reverse)
+        if not columns or not all(isinstance(column, str) for column in columns):
+            raise UserError(f"top_k: by={by!r}: give the name of a column, or several.")
+        if len(least) != len(columns):
+            raise UserError(f"top_k: reverse={reverse!r}: give one value for each column of by=.")
+        keys, time, window, shards = self._of_rows("top_k", shards)
+        operator = WindowTop(keys, time, window, k, columns, least)
+        return self._stream._then("top_k", operator, Options(name, shards, on_error))
 
     def with_columns(
         self,
@@ -250,7 +270,7 @@ class WindowedStream:
 
         Columns are es.rank(...), es.lag(...), es.lead(...) or es.cumulative(...), each over the records
         of one key and window; window_start and window_end follow. For the k greatest as one row per
-        key and window use `top_k`. Late records are at `.side_output("late")`.
+        key and window, use `top_k`. Late records are at `.side_output("late")`.
 
         >>> rows = [{"item": n % 2, "at": n, "price": n * 7 % 5} for n in range(6)]
         >>> timed = es.Pipeline("best").source(es.FromList(rows)).event_time("at", unit="s")
@@ -260,34 +280,33 @@ class WindowedStream:
         >>> sorted(best.collect().run().to_polars().rows())
         [(0, 4), (1, 2)]
         """
-        window, time, routing = self._window, self._time, self._stream._routing
-        if time is None or not isinstance(window, PanedWindow) or self._emission != ONCE:
-            raise UserError(
-                "with_columns needs tumbling, sliding or calendar windows of event time without "
-                "allowed_lateness, early, panes or timing."
-            )
         if not columns or not all(isinstance(one, WindowFunction) for one in columns.values()):
             raise UserError(
                 "with_columns takes es.rank(...), es.lag(...), es.lead(...) or es.cumulative(...), each "
                 "with the name of its column, for example place=es.rank('price')."
             )
-        keys: list[pl.Expr] = []
-        if isinstance(routing, ByKey):
-            selector = routing.keying.selector
-            if not isinstance(selector, str | pl.Expr):
-                raise UserError(
-                    "with_columns needs keys that are columns: key_by('item') instead of a function."
-                )
-            keys = [pl.col(selector) if isinstance(selector, str) else selector]
-        elif shards not in (None, 1):
-            raise UserError(
-                "with_columns without a key needs one shard, which sees all records: give shards=1, or "
-                "put .key_by(...) before the window."
-            )
-        else:
-            shards = 1
+        keys, time, window, shards = self._of_rows("with_columns", shards)
         operator = WindowRows(keys, time, window, columns)
         return self._stream._then("window_rows", operator, Options(name, shards, on_error))
+
+    def _of_rows(
+        self, method: str, shards: int | None
+    ) -> tuple[list[pl.Expr], TimeOf, PanedWindow, int | None]:
+        """The keys, the time and the window of an operator that keeps rows, and its shards."""
+        window, time, routing = self._window, self._time, self._stream._routing
+        if time is None or not isinstance(window, PanedWindow) or self._emission != ONCE:
+            raise UserError(
+                f"{method} needs tumbling, sliding or calendar windows of event time without "
+                "allowed_lateness, early, panes or timing."
+            )
+        if isinstance(routing, ByKey):
+            return [key_column(method, routing)], time, window, shards
+        if shards not in (None, 1):
+            raise UserError(
+                f"{method} without a key needs one shard, which sees all records: give shards=1, or "
+                "put .key_by(...) before the window."
+            )
+        return [], time, window, 1
 
     def _build(self, aggregates: Aggregates, options: Options) -> Stream[Row]:
         routing, window = self._stream._routing, self._window
@@ -354,6 +373,16 @@ def one_shard(name: str, keying: Keying | None, shards: int | None) -> int | Non
     return shards if keying is not None else 1
 
 
+def key_column(method: str, routing: ByKey) -> pl.Expr:
+    """The key as an expression of columns."""
+    selector = routing.keying.selector
+    if not isinstance(selector, str | pl.Expr):
+        raise UserError(
+            f"{method} needs keys that are columns: key_by('item') instead of a function."
+        )
+    return pl.col(selector) if isinstance(selector, str) else selector
+
+
 def two_stages(
     stream: StreamBase[Any],
     base: str,
@@ -398,6 +427,8 @@ def time_of(graph: Graph, origins: list[tuple[str, str]]) -> TimeOf | None:
             times.append(node.what.time)
         elif isinstance(node.what, ProcessingTimeAggregates | CountWindows):
             return None
+        elif isinstance(node.what, RunningFunctions) and node.what.leads:
+            return None  # a record waits for the next ones, however long that takes
         elif node.kind is Kind.SOURCE:
             if not isinstance(node.what, Source) or node.what.event_time is None:
                 return None

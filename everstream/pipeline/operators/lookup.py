@@ -24,6 +24,8 @@ from everstream.pipeline.operator import Context, Operator
 Ask = Callable[[pl.DataFrame], pl.DataFrame]
 _ANSWERS = "answers"
 _FOUND, _ROW = "__found", "__row"
+_FOREVER_US = 3_600_000_000
+"""The width of groups whose answers are not asked for again."""
 
 
 class Lookup(Operator):
@@ -35,19 +37,23 @@ class Lookup(Operator):
         names: Sequence[str],
         schema: Mapping[str, Any],
         inner: bool,
-        cache_us: int | None,
+        refresh_us: int | None,
+        most_answers: int | None,
         most_keys: int,
     ) -> None:
         self.ask = ask
         self.names = list(names)
         self.schema = pl.Schema(schema)
         self.inner = inner
-        self.cache_us = cache_us
+        self.refresh_us = refresh_us
+        self.most_answers = most_answers
         self.most_keys = most_keys
-        self.repeatable = cache_us is None
+        self.keeps = refresh_us is not None or most_answers is not None
+        """Whether answers are kept."""
+        self.repeatable = not self.keeps
 
     def describe_state(self) -> dict[str, Any] | None:
-        if self.cache_us is None:
+        if not self.keeps:
             return None
         columns = [f"{name}: {kind}" for name, kind in self.schema.items()]
         return {"operator": "lookup", "columns": columns}
@@ -83,7 +89,7 @@ class Lookup(Operator):
             )
         # A null is equal to nothing, so there is nothing to ask.
         keys = frame.select(self.names).unique(maintain_order=True).drop_nulls()
-        now_us = 0 if self.cache_us is None else int(ctx.now_s * 1e6)
+        now_us = int(ctx.now_s * 1e6) if self.keeps else 0
         known = self._kept(keys, now_us)
         asked = keys
         if known is not None and not known.is_empty():
@@ -91,35 +97,50 @@ class Lookup(Operator):
             found = matched(numbered, known, self.names, self.names, "semi").get_column(_ROW)
             asked = keys.filter(~pl.Series(range(len(keys))).is_in(found.to_list()))
         given = self._asked(asked, ctx)
-        if self.cache_us is not None and not given.is_empty():
+        if self.keeps and not given.is_empty():
             dated = given.with_columns(pl.lit(now_us, pl.Int64).alias(TIME))
             self.answers.add_by_time(dated, self._width_us)
+            self._limit()
         answers = given if known is None else pl.concat([known, given])
         ctx.emit_batch(self._joined(frame, answers))
-        if self.cache_us is not None and self.answers:
-            ctx.wake_at((self.answers.groups[0] + self._width_us + self.cache_us) / 1e6)
+        if self.refresh_us is not None and self.answers:
+            ctx.wake_at((self.answers.groups[0] + self._width_us + self.refresh_us) / 1e6)
 
     def on_wake(self, now_s: float, ctx: Context) -> None:
         self._forget(int(now_s * 1e6))
 
     @property
     def _width_us(self) -> int:
-        return max((self.cache_us or 0) // 8, 100_000)
+        return _FOREVER_US if self.refresh_us is None else max(self.refresh_us // 8, 100_000)
 
     def _forget(self, now_us: int) -> None:
+        if self.refresh_us is None:
+            return
         for group in self.answers.groups:
-            if group + self._width_us + (self.cache_us or 0) <= now_us:
+            if group + self._width_us + self.refresh_us <= now_us:
                 self.answers.drop(group)
+
+    def _limit(self) -> None:
+        """Keep only the answers that were given last."""
+        groups = self.answers.groups
+        if self.most_answers is None or self.answers.rows <= self.most_answers:
+            return
+        rows = self.answers.read(groups).sort(TIME, maintain_order=True)
+        rows = rows.unique(self.names, keep="last", maintain_order=True).tail(self.most_answers)
+        for group in groups:
+            self.answers.drop(group)
+        self.answers.add_by_time(rows, self._width_us)
 
     def _kept(self, keys: pl.DataFrame, now_us: int) -> pl.DataFrame | None:
         """The answers to these keys that are not too old; of several to one key the latest."""
-        if self.cache_us is None:
+        if not self.keeps:
             return None
         self._forget(now_us)
         if not self.answers:
             return None
         rows = self.answers.read(self.answers.groups)
-        rows = rows.filter(pl.col(TIME) + self.cache_us > now_us)
+        if self.refresh_us is not None:
+            rows = rows.filter(pl.col(TIME) + self.refresh_us > now_us)
         try:  # keys may come in another type that holds them
             rows = in_kinds(rows, pl.Schema({**rows.schema, **keys.schema}))
         except Unfit:

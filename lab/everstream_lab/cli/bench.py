@@ -396,8 +396,9 @@ def language(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="Measure this part alone (map_async or timers; may be given again); the other figures of "
-            "an existing --json file stay in it."
+            help="Measure this part alone (map_async, timers, deduplicate, windows, top_k, running, "
+            "join_as_of or processors; may be given again); the other figures of an existing --json file "
+            "stay in it."
         ),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each part.")] = 3,
@@ -406,7 +407,10 @@ def language(
     """Measure what pipelines are written with, against the bare loop or built-in closest to it.
 
     Calls per second of map_async against a bare asyncio loop: both ask a local HTTP service that
-    stalls and fails, in turn. The timers that fall due per second on one core.
+    stalls and fails, in turn. The timers that fall due per second on one core. Records per second of
+    deduplicate, windows, top_k, running functions and join_as_of on one core, beside Polars on all
+    records at once. One of Spark's stateful processors in Structured Streaming and here: this part
+    needs Spark 4.1 or newer.
 
     Example: everstream bench language --json language.json
     """

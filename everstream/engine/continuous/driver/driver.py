@@ -161,6 +161,7 @@ class Driver(Stoppable):
             removes_objects=not self.coordinator.names_what_goes,
             on_done=self._manifest_done,
             on_trouble=self._warn,
+            retention=self.config.retention,
         )
         self.scrubber = Scrubber(
             self.store,

@@ -56,6 +56,7 @@ from everstream.pipeline.calls.services import CallServices
 from everstream.runtime.engine_api import CommitJob, Upload
 from everstream.runtime.message_log import Segment
 from everstream.runtime.runner import ShardRunner
+from everstream.state.retention import DEFAULT, Retention
 from everstream.state.store import ObjectRef
 
 PROGRESS_EVERY_S = 0.1
@@ -91,6 +92,8 @@ class WorkerTask:
     """The name of the folder with copies of snapshots on each machine; None: no copies."""
     worker_memory_bytes: int | None = None
     """Memory that a worker may use; None: no limit."""
+    retention: Retention = DEFAULT
+    """Which checkpoints are kept."""
     scratch: str = ""
     """Where state and waiting records are kept on the local disk of each machine."""
     python_path: list[str] = field(default_factory=list)
@@ -141,7 +144,9 @@ class Worker:
         self.asked_s = 0.0
         """When the runners last stepped."""
         self.local_work: deque[Any] = deque()
-        self.services = CallServices(self.store.blobs, self.background.wake_up)
+        self.services = CallServices(
+            self.store.blobs, self.background.wake_up, retention=task.retention
+        )
         self.runners = {
             shard: ShardRunner(
                 self.plan,
