@@ -28,7 +28,7 @@ from everstream.engine.reporting.recording import recording, served
 from everstream.engine.result import RunResult, result_of
 from everstream.engine.settings.configuration import in_force
 from everstream.engine.settings.options import RunConfig
-from everstream.engine.slot_sharing import SHARES, SlotGrant, Waiting
+from everstream.engine.slot_sharing import SHARES, SlotGrant, WaitingRun
 from everstream.engine.store_session import (
     OpenStore,
     check_store,
@@ -49,10 +49,10 @@ from everstream.state.store import Lease
 from everstream.state.store_lock import held
 
 
-def _waiting(config: RunConfig, handle: RunHandle) -> Waiting:
+def _waiting(config: RunConfig, handle: RunHandle) -> WaitingRun:
     """How a run waits for slots that other runs of this process use."""
     told, timeout_s = config.listener.on_event, config.start_timeout_s
-    return Waiting(
+    return WaitingRun(
         timeout_s,
         config.engine != "local",
         lambda: bool(handle.stop_requested),

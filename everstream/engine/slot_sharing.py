@@ -52,7 +52,7 @@ class NoSlotsLeft(UserError):
 
 
 @dataclass
-class Waiting:
+class WaitingRun:
     """How a run waits for slots."""
 
     timeout_s: float = 0.0
@@ -80,7 +80,7 @@ class Shares:
         self,
         graph: Graph,
         find: Callable[[tuple[Share, ...]], SlotGrant],
-        waiting: Waiting | None = None,
+        waiting: WaitingRun | None = None,
     ) -> Iterator[SlotGrant | None]:
         """Slots for this run, reserved until it ends; `find` gets the other runs' shares of Spark.
 
@@ -95,7 +95,7 @@ class Shares:
                 )
             self._line.append(graph)
             try:
-                grant = self._found(graph, find, waiting or Waiting())
+                grant = self._found(graph, find, waiting or WaitingRun())
             finally:
                 self._line = [one for one in self._line if one is not graph]
                 self._changed.notify_all()
@@ -114,7 +114,7 @@ class Shares:
                 self._changed.notify_all()
 
     def _found(
-        self, graph: Graph, find: Callable[[tuple[Share, ...]], SlotGrant], waiting: Waiting
+        self, graph: Graph, find: Callable[[tuple[Share, ...]], SlotGrant], waiting: WaitingRun
     ) -> SlotGrant | None:
         began_s, told = waiting.now_s(), ""
         tried: tuple[Share, ...] | None = None

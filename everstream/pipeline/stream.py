@@ -134,17 +134,18 @@ class Pipeline:
         >>> print(pipeline.explain())
         Pipeline 'squares': 3 operators in 1 chain, 2 shards
         <BLANKLINE>
-        numbers (source Range, 2 shards)
+        numbers (source Range, 2 shards, chain 1)
             columns: n Int64
             checkpoint: how far each shard has read
         <BLANKLINE>
-        square (operator WithColumns, 2 shards)
+        square (operator WithColumns, 2 shards, chain 1)
             from numbers: same process, no copy
             columns: n Int64, square Int64
         <BLANKLINE>
-        out (sink Collect, 2 shards)
+        out (sink Collect, 2 shards, chain 1)
             from square: same process, no copy
             delivery: exactly-once
+            checkpoint: output to commit
         <BLANKLINE>
         """
         from everstream.inspection.explain import explain

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import everstream as es
-from everstream.connectors.files.layout import Layout
+from everstream.connectors.files.layout import FileLayout
 from everstream.connectors.files.parts import PENDING, owner_of
 from everstream.core.permits import permit
 from everstream.errors import RefusedRecords, RunFailed, UserError
@@ -161,11 +161,11 @@ def test_a_record_without_the_column_is_refused_and_none_of_its_batch_is_written
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        (lambda: Layout.of("many", None, ""), "roll_bytes='many' is not a size"),
-        (lambda: Layout.of(0, None, ""), "roll_bytes=0 is not a size"),
-        (lambda: Layout.of(None, ["a", "a"], ""), "each once"),
-        (lambda: Layout.of(None, None, "_x"), "begin with a letter"),
-        (lambda: Layout.of(None, None, "a/b"), "prefix='a/b'"),
+        (lambda: FileLayout.of("many", None, ""), "roll_bytes='many' is not a size"),
+        (lambda: FileLayout.of(0, None, ""), "roll_bytes=0 is not a size"),
+        (lambda: FileLayout.of(None, ["a", "a"], ""), "each once"),
+        (lambda: FileLayout.of(None, None, "_x"), "begin with a letter"),
+        (lambda: FileLayout.of(None, None, "a/b"), "prefix='a/b'"),
         (lambda: es.Csv("x", roll_bytes="1MB").as_source(), "takes no roll_bytes="),
     ],
 )

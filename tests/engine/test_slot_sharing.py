@@ -10,7 +10,7 @@ from everstream.engine.slot_sharing import (
     Share,
     Shares,
     SlotGrant,
-    Waiting,
+    WaitingRun,
     no_slots_left,
 )
 from everstream.errors import UserError
@@ -51,7 +51,7 @@ class Run(threading.Thread):
         self.told.set()
 
     def run(self) -> None:
-        waiting = Waiting(
+        waiting = WaitingRun(
             given_up=lambda: self.stopped,
             on_wait=self._say,
             on_end=lambda waited_s: setattr(self, "waited_s", waited_s),

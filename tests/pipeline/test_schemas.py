@@ -151,7 +151,7 @@ def test_results_of_windows_aggregates_and_joins_have_the_columns_that_arrive(
         "sessions": z.key_by("k").window(es.Session("10s")).aggregate(n=es.count()),
         "clock": s.key_by("k").window(minute, time="processing").aggregate(n=es.count()),
         "clock-all": s.window(minute, time="processing").aggregate(n=es.count()),
-        "top": s.window(minute).top_k("i", 2, "t"),
+        "top": s.window(minute).top_k(2, by=["i", "t"]),
         "odd": s.key_by(pl.col("i") % 2).window(minute).aggregate(n=es.count()),
         "changes": s.key_by("k").aggregate(**simple, **top),
         "records": s.key_by("k").aggregate(emit="record", **simple),

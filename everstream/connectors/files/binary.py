@@ -13,7 +13,7 @@ import polars as pl
 
 from everstream.connectors.files.connector import PartSink
 from everstream.connectors.files.filesystem import filesystem_of
-from everstream.connectors.files.layout import Layout
+from everstream.connectors.files.layout import FileLayout
 from everstream.connectors.files.parts import BYTES_PER_READ, PartFolder, PartWriter
 from everstream.connectors.refusing import encoded_or_refused
 from everstream.errors import UserError
@@ -47,7 +47,7 @@ class Binary(PartSink):
         roll_bytes: str | int | None = None,
         prefix: str = "",
     ) -> None:
-        self._layout = Layout.of(roll_bytes, None, prefix)
+        self._layout = FileLayout.of(roll_bytes, None, prefix)
         self._fs, self._path = filesystem_of(folder, storage_options)
         self._encode = encode
 

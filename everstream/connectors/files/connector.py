@@ -10,7 +10,7 @@ import polars as pl
 from everstream.connectors.agreed_schema import Agreement
 from everstream.connectors.columns import Columns, Format
 from everstream.connectors.files.filesystem import filesystem_of, is_pattern, place_of
-from everstream.connectors.files.layout import Layout, SplitWriter
+from everstream.connectors.files.layout import FileLayout, SplitWriter
 from everstream.connectors.files.lines import FileSet, Listing
 from everstream.connectors.files.parts import PartFolder, PartWriter, owner_of
 from everstream.connectors.files.ranges import LinesOffset, redistribute_splits
@@ -27,7 +27,7 @@ class PartSink(Sink):
     """Writes part files, exactly once, into a folder that it claims for its operator."""
 
     delivery = Delivery.EXACTLY_ONCE
-    _layout: Layout
+    _layout: FileLayout
 
     def describe_output(self) -> dict[str, Any]:
         return {**super().describe_output(), **self._layout.describe()}
@@ -106,7 +106,7 @@ class FileConnector(FileSource[T], TwoWay[T], PartSink):
         follow: bool,
         on_error: OnError,
         storage_options: Mapping[str, Any] | None,
-        layout: Layout,
+        layout: FileLayout,
     ) -> None:
         self._layout = layout
         self._fs, self._path = filesystem_of(path, storage_options)

@@ -18,7 +18,7 @@ from pyarrow import csv as arrow_csv
 
 from everstream.connectors.columns import Columns, ColumnsWriter, Format, all_but, never
 from everstream.connectors.files.connector import FileConnector
-from everstream.connectors.files.layout import Layout
+from everstream.connectors.files.layout import FileLayout
 from everstream.connectors.files.lines import Chunk, ChunkReader, LinesReader, LongLine
 from everstream.connectors.files.parts import PartFolder, PartWriter
 from everstream.connectors.files.ranges import LinesOffset, Split, start_of
@@ -99,7 +99,7 @@ class Csv(FileConnector[Row]):
             raise UserError(f"delimiter={delimiter!r} must be one character, such as ';' or '\\t'.")
         if not header and schema is None:
             raise UserError("Csv without a header needs the columns: schema={'name': pl.String}.")
-        layout = Layout.of(roll_bytes, partition_by, prefix)
+        layout = FileLayout.of(roll_bytes, partition_by, prefix)
         super().__init__(path, schema, follow, on_error, storage_options, layout)
         self._delimiter = delimiter
         self._header = header

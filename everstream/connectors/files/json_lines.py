@@ -17,7 +17,7 @@ import polars as pl
 
 from everstream.connectors.columns import is_made_of
 from everstream.connectors.files.connector import FileConnector
-from everstream.connectors.files.layout import Layout
+from everstream.connectors.files.layout import FileLayout
 from everstream.connectors.files.lines import Chunk, ChunkReader, LinesReader, split_lines
 from everstream.connectors.files.parts import PartFolder, PartWriter
 from everstream.connectors.files.ranges import LinesOffset
@@ -77,7 +77,7 @@ class JsonLines(FileConnector[Any]):
         prefix: str = "",
     ) -> None:
         at_least_one(batch_bytes=batch_bytes, max_record_bytes=max_record_bytes)
-        layout = Layout.of(roll_bytes, partition_by, prefix)
+        layout = FileLayout.of(roll_bytes, partition_by, prefix)
         super().__init__(path, schema, follow, on_error, storage_options, layout)
         self._columns = columns or schema is not None
         self._batch_bytes = self._smallest_split_bytes = batch_bytes

@@ -31,7 +31,7 @@ _PLAIN = (str, bool, int, date, datetime, time)
 
 
 @dataclass(frozen=True)
-class Layout:
+class FileLayout:
     """What a user chooses; the default is one part for each shard and checkpoint."""
 
     roll_bytes: int | None = None
@@ -41,7 +41,7 @@ class Layout:
     @staticmethod
     def of(
         roll_bytes: str | int | None, partition_by: str | Sequence[str] | None, prefix: str
-    ) -> "Layout":
+    ) -> "FileLayout":
         """The choice, checked."""
         limit = None if roll_bytes is None else size_bytes("roll_bytes", roll_bytes)
         names = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
@@ -52,7 +52,7 @@ class Layout:
                 f"prefix={prefix!r}: use letters, digits, '-', '_' and '.', and begin with a letter or "
                 "a digit."
             )
-        return Layout(limit, names, prefix)
+        return FileLayout(limit, names, prefix)
 
     @property
     def splits(self) -> bool:
@@ -72,7 +72,7 @@ class SplitWriter(Writer):
     """Writes to many part writers, one after the other for one partition."""
 
     def __init__(
-        self, layout: Layout, make: Callable[[], PartWriter], columns: Columns | None
+        self, layout: FileLayout, make: Callable[[], PartWriter], columns: Columns | None
     ) -> None:
         self._layout = layout
         self._make = make

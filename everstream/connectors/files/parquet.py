@@ -29,7 +29,7 @@ from everstream.connectors.columns import (
 )
 from everstream.connectors.files.connector import FileConnector
 from everstream.connectors.files.filesystem import is_local, opened_for_arrow
-from everstream.connectors.files.layout import Layout
+from everstream.connectors.files.layout import FileLayout
 from everstream.connectors.files.lines import Follower, Listing
 from everstream.connectors.files.parts import PartFolder, PartName, PartWriter
 from everstream.connectors.files.ranges import FileReader, LinesOffset, Split
@@ -111,7 +111,7 @@ class Parquet(FileConnector[Row]):
         prefix: str = "",
     ) -> None:
         at_least_one(batch_rows=batch_rows, max_record_bytes=max_record_bytes)
-        layout = Layout.of(roll_bytes, partition_by, prefix)
+        layout = FileLayout.of(roll_bytes, partition_by, prefix)
         super().__init__(path, schema, follow, on_error, storage_options, layout)
         self._evolve = evolve
         adds_columns(evolve)

@@ -174,7 +174,9 @@ class Calendar(PanedWindow):
     They follow the clock of the zone: a day has 23 or 25 hours when daylight saving time begins or ends.
     Weeks start on Monday. `offset` moves the start on that clock: offset="6h" for days from 6 o'clock.
 
-    >>> rows = [{"at": datetime(2024, 3, 30, 23, tzinfo=UTC)}, {"at": datetime(2024, 3, 31, 12, tzinfo=UTC)}]
+    >>> from datetime import UTC, datetime
+    >>> times = [datetime(2024, 3, 30, 23, tzinfo=UTC), datetime(2024, 3, 31, 12, tzinfo=UTC)]
+    >>> rows = [{"at": at} for at in times]
     >>> timed = es.Pipeline("days").source(es.FromList(rows)).event_time("at")
     >>> days = timed.window(es.Calendar("1 day", timezone="Europe/Berlin")).aggregate(n=es.count())
     >>> counted = days.collect().run().to_polars()

@@ -54,8 +54,8 @@ class StreamBase(Generic[T]):
         return anything, so behind it they are unknown.
 
         >>> numbers = es.Pipeline("squares").source(es.Range(3, column="n"))
-        >>> numbers.with_columns(square=pl.col("n") ** 2).schema
-        Schema({'n': Int64, 'square': Int64})
+        >>> dict(numbers.with_columns(square=pl.col("n") ** 2).schema)
+        {'n': Int64, 'square': Int64}
         """
         return known_schema(self.pipeline.graph, self._origins)
 

@@ -99,6 +99,7 @@ class RecordMethods(StreamBase[T]):
         operators, windows and sinks see columns with the model's types. A record that does not fit is
         an error, or goes where `on_error` sends it. Columns that the model does not have are left out.
 
+        >>> from dataclasses import dataclass
         >>> @dataclass
         ... class Order:
         ...     item: str
