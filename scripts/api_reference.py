@@ -97,7 +97,7 @@ PAGES = (
         "Pipelines and streams",
         "This page lists the classes you build a pipeline with, and every method of a stream.",
         (
-            *_es("Pipeline", members=("source", "run", "start")),
+            *_es("Pipeline", members=("source", "explain", "run", "start")),
             *_es("Stream", members=ALL),
             *_es("KeyedStream", "WindowedStream"),
         ),

@@ -629,6 +629,9 @@ def test_the_ledger_of_the_transactions_page_and_its_recoveries(tmp_path: Path) 
     next(pages)  # a pipeline
     outcomes = names["pipeline"].run(master=MASTER, store="checkpoints/").to_polars()
     assert outcomes["committed"].to_list() == [True, True, False]
+    next(pages)  # the same in two shards
+    apart = names["result"].to_polars().sort("position")
+    assert apart["committed"].to_list() == [True, True, False]
     next(pages)  # its tables
     assert dict(names["balances"].iter_rows()) == balances
     next(pages)  # an engine without a pipeline
