@@ -134,3 +134,9 @@ def test_files_of_others_must_still_have_the_same_columns(tmp_path: Path) -> Non
 def test_another_word_is_refused(place: Place) -> None:
     with pytest.raises(UserError, match="evolve='always': use 'refuse' or 'add_columns'"):
         place.sink(evolve="always")
+
+
+@pytest.mark.parametrize("layout", [{"roll_bytes": "1MB"}, {"partition_by": "day"}, {"prefix": "a"}])
+def test_files_of_several_parts_do_not_get_columns(tmp_path: Path, layout: dict[str, Any]) -> None:
+    with pytest.raises(es.UserError, match="does not go with roll_bytes, partition_by or prefix"):
+        es.Parquet(tmp_path, evolve="add_columns", **layout)

@@ -76,7 +76,8 @@ class Parquet(FileConnector[Row]):
     batch unless you give them: `schema={'name': pl.Float64, ...}`. A value that does not fit its
     column's type exactly is refused. So is a column that the output does not have, unless you give
     evolve="add_columns": then later files have it, too, and as a source this class reads None for it
-    from the earlier part files. The rows of a checkpoint are then kept in memory.
+    from the earlier part files. The rows of a checkpoint are then kept in memory, in one file
+    per shard: it does not go with roll_bytes, partition_by and prefix.
 
     `roll_bytes` ("128MB") ends a part that has that size, and begins another. `partition_by` writes
     the rows of each value of some columns to a folder of their own, as Hive does
@@ -114,7 +115,11 @@ class Parquet(FileConnector[Row]):
         layout = FileLayout.of(roll_bytes, partition_by, prefix)
         super().__init__(path, schema, follow, on_error, storage_options, layout)
         self._evolve = evolve
-        adds_columns(evolve)
+        if adds_columns(evolve) and layout != FileLayout():
+            raise UserError(
+                "Parquet: evolve='add_columns' keeps the rows of a checkpoint for one file, so it does "
+                "not go with roll_bytes, partition_by or prefix. Leave one of them out."
+            )
         self._columns = list(columns) if columns is not None else None
         self._batch_rows = batch_rows
         self._smallest_split_bytes = SMALLEST_SPLIT_BYTES
