@@ -89,6 +89,12 @@ class WrappingReader(Reader):
     def fence(self, generation: int) -> None:
         self._inner.fence(generation)
 
+    def drained(self) -> bool:
+        return not self.holds and self._inner.drained()
+
+    def slowest_split(self) -> str | None:
+        return self._inner.slowest_split()
+
     def stop_at(self, point: Any) -> None:
         self._inner.stop_at(point)
 

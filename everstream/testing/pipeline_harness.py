@@ -136,6 +136,7 @@ class Harness:
             policy,
             scratch=self._scratch.name if self._scratch is not None else "",
             number=self._number,
+            latency_s=0.0,  # a test sees what a record leads to at once
         )
         self._world.safety.exactly_once = False  # what is right is for the test to say
         self._world.fixed_time_s = seconds_since_1970(start)

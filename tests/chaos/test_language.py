@@ -311,6 +311,7 @@ def test_killing_the_workers_of_the_operator_loses_and_doubles_nothing(
         workers=3,
         kill=["work:0@1200", "work:1@1800"],
         max_restarts=10,
+        latency=0,  # so that windows are given as many rows as the kills count
     )
     assert len(result.recoveries) == 2
     frames = [batch for batch in result.batches("out") if isinstance(batch, pl.DataFrame)]

@@ -464,7 +464,7 @@ def test_what_will_run_is_as_the_guide_says() -> None:
 
 def test_records_wait_for_others_as_the_guide_on_latency_shows() -> None:
     (result,) = run_block("docs/guides/trade-latency-for-processor-time.md", 0).values()
-    assert sorted(row["n"] for row in result.collected()) == [333, 333, 333, 333, 334, 334]
+    assert sorted(row["n"] for row in result.collected("counts")) == [333, 333, 333, 333, 334, 334]
 
 
 @on_all_engines_at_length

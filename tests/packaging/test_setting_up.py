@@ -38,7 +38,7 @@ def test_a_command_sets_up_what_it_needs(target: str, wanted: str, tmp_path: Pat
     [
         ("report", ["-e", ".[report]"]),
         ("lab", ["-e", ".", "-e", "./lab"]),
-        ("dev", ["-e", ".[dev]", "-e", "./lab[joblib]"]),
+        ("dev", ["-e", ".[dev]", "-e", "./lab[joblib,dask]"]),
     ],
 )
 def test_only_what_measures_and_tests_installs_the_laboratory(

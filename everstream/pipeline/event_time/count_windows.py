@@ -50,9 +50,9 @@ class CountWindows(OfRecords):
         return [column for one in self.aggregates.named.values() for column in one.columns_used]
 
     def on_start(self, ctx: Context) -> None:
-        self._open(ctx.state)
+        self.open(ctx.state)
 
-    def _open(self, store: StateBackend[Any, Any]) -> None:
+    def open(self, store: StateBackend[Any, Any]) -> None:
         self.slots = Slots(store)
         self.counts = Accumulator(store, _COUNT, "add")
         self.parts = Chunks(store, _PARTS, self._compacted)

@@ -64,6 +64,8 @@ def show(name: Name) -> None:
     application = application_at(benchmark.application)
     table = Table(show_header=False, box=None)
     kind = "made" if benchmark.made else "always there"
+    settings = {key: str(value) for key, value in benchmark.settings.to_json().items()}
+    settings["farms"] = settings.pop("stages")  # how its stages are arranged
     for key, value in {
         "benchmark": f"{benchmark.name} ({kind})",
         "application": f"{benchmark.application}: {application.title}",
@@ -71,7 +73,7 @@ def show(name: Name) -> None:
         "order": "results in the order of the items" if application.ordered else "any order",
         "interface": benchmark.interface,
         "input": benchmark.size,
-        **{key: str(value) for key, value in benchmark.settings.to_json().items()},
+        **settings,
         "results": str(results_of(benchmark.name)),
     }.items():
         table.add_row(f"[dim]{key}[/dim]", escape(value))

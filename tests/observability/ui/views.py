@@ -75,6 +75,7 @@ def shards_of(operators: list[View], draw: random.Random, workers: int) -> list[
                     "frames_waiting": draw.randint(0, 9),
                     "watermark": int((NOW - 2.5) * 1000),
                     "lag_s": round(draw.uniform(1.9, 3.1), 2),
+                    "holds_back": None,
                     "state_bytes": draw.randint(1, 90) * 100_000,
                     "state_keys": draw.randint(100, 90_000),
                     "log_bytes": 0,
@@ -412,6 +413,7 @@ def many() -> View:
         "blocked": 0.0,
         "frames_waiting": 64,
         "lag_s": 48.2,
+        "holds_back": "shard 77 of 'sessions'",
     }
     return made
 
