@@ -136,7 +136,9 @@ def test_another_word_is_refused(place: Place) -> None:
         place.sink(evolve="always")
 
 
-@pytest.mark.parametrize("layout", [{"roll_bytes": "1MB"}, {"partition_by": "day"}, {"prefix": "a"}])
+@pytest.mark.parametrize(
+    "layout", [{"roll_bytes": "1MB"}, {"partition_by": "day"}, {"prefix": "a"}]
+)
 def test_files_of_several_parts_do_not_get_columns(tmp_path: Path, layout: dict[str, Any]) -> None:
     with pytest.raises(es.UserError, match="does not go with roll_bytes, partition_by or prefix"):
         es.Parquet(tmp_path, evolve="add_columns", **layout)
