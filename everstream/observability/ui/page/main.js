@@ -102,7 +102,7 @@ function header(active) {
       h("span", { class: "grow" }),
       actionBar(view, page),
       view.spark_ui ? h("a", { class: "button", href: view.spark_ui, target: "_blank", rel: "noopener noreferrer" }, "Spark UI ↗") : null,
-      h("button", { type: "button", class: "quiet", id: "theme", title: `Colours: ${worn}`, "aria-label": `Colours: ${worn}; change`, onclick: () => { wear(next(worn)); page.again(); } }, SIGNS[worn])),
+      h("button", { type: "button", class: "quiet", id: "theme", title: `Colours: ${worn}`, "aria-label": `Colours: ${worn}; change`, onclick: () => { wear(next(theme())); page.again(); } }, SIGNS[worn])),
     h("nav", { "aria-label": "Parts of the page" }, Object.entries(TABS).map(([id, [name, , badge]]) => {
       const many = badge(view);
       return h("a", { href: `#${id}`, "aria-current": id === active ? "page" : null }, name, many ? h("span", { class: "badge" }, many) : null);
