@@ -39,7 +39,7 @@ $(CLASSES): $(READY) scripts/class_archive.py
 	@$(BIN)/python scripts/class_archive.py $@ 2>$@.log || { echo "It could not be made ($@.log says why); the tests do without."; touch $@; }
 
 PROCESSES ?= 3
-test: $(READY) $(CLASSES)  ## Run the short suite (about 10 minutes on 2 cores)
+test: $(READY) $(CLASSES)  ## Run the short suite (about 15 minutes on 2 cores)
 	@$(INSTALL)
 	@$(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --durations=10 $(RECORD) -m "not long" tests
 
