@@ -49,7 +49,7 @@ from everstream.pipeline.tuning import Settings, Tuning, merged, tunable_in
 from everstream.runtime.channel_state import CHANNELS
 from everstream.runtime.engine_api import Persisting
 from everstream.runtime.explaining import explained
-from everstream.runtime.gathering import ENOUGH, WAITS, Gathered
+from everstream.runtime.gathering import ENOUGH, MOST_LATENCIES, Gathered
 from everstream.runtime.outlets import Outlet
 from everstream.runtime.stage import ChainStage, PendingBatch
 from everstream.state.snapshot import ShardState
@@ -92,7 +92,7 @@ class ChainStages:
         a chain that may gather input for its operators; 0 for any other.
         """
         self._envelope = envelope
-        self._gathers_s = WAITS * latency_s
+        self._gathers_s = MOST_LATENCIES * latency_s
         self.plan = plan
         self.shard = shard
         self.outlets = outlets

@@ -3,7 +3,7 @@
 At everyday rates a source has a few records every few milliseconds, and an operator on columns takes as
 long for three of them as for a thousand. Windows emit nothing before one of them ends, so their input
 waits in front of them until event time reaches such an end, until there is enough of it, or until the
-first record has waited for `WAITS` times the run's latency. The watermark waits with the records.
+first record has waited for `MOST_LATENCIES` times the run's latency. The watermark waits with the records.
 
 Waiting input is not part of a checkpoint. It is released before the shard takes one, and only shards that
 read a source and have no message log gather: a log must be able to make the same frames again.
@@ -15,7 +15,7 @@ from everstream.pipeline.batch import Batch, joined
 from everstream.pipeline.event_time.lateness import RecordWatermarks
 from everstream.pipeline.times import NO_WATERMARK
 
-WAITS = 20
+MOST_LATENCIES = 20
 """Input waits for at most this many times the latency."""
 ENOUGH = 4_096
 """Records that are released at once: with more, an operator costs hardly less for each."""

@@ -38,7 +38,7 @@ class Place:
         return es.Sqlite(f"{self.out}.db", "t", upsert_on=["n"], **options)
 
     def run(self, count: int, schema: Any = None, **options: Any) -> None:
-        """A version of the program that has written so many of the records, and stops there."""
+        """A version of the program that stops after this many records are written."""
         records = [*FIRST, *(MORE if schema is not OTHER_TYPE else OTHER_TYPE)][:count]
         source = es.FromFunction(lambda start, stop: records[start:stop], count, batch=1)
         rows = es.Pipeline("evolving").source(source, name="rows")

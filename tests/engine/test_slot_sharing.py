@@ -1,4 +1,4 @@
-"""Runs of one process share its Spark: who must wait says for what, in the order in which they came."""
+"""Runs of one process share its Spark: a run that waits says for what, and the first to come is the first to start."""
 
 import threading
 
@@ -93,7 +93,7 @@ def test_a_run_that_needs_many_slots_is_not_passed_over(shares: Shares) -> None:
     assert small.told.wait(PATIENCE_S) and not small.has.is_set()
     assert "'large' waits for slots of Spark, too, and came first" in small.said[0]
     without = Run(shares, "local", 0, in_line=False)
-    assert without.has.wait(PATIENCE_S), "a run that needs no slots waits for nobody"
+    assert without.has.wait(PATIENCE_S), "a run that needs no slots does not wait"
     one.release.set()
     assert large.has.wait(PATIENCE_S) and not small.has.is_set()
     large.release.set()

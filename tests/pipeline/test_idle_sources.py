@@ -1,4 +1,4 @@
-"""A source that is silent does not hold back time for the others, if the pipeline says so."""
+"""A source that is silent does not hold back time for the others, with `idle_after`."""
 
 from typing import Any
 

@@ -16,7 +16,7 @@ from everstream.pipeline.batch import rows_together
 from everstream.pipeline.event_time.lateness import RecordWatermarks
 from everstream.pipeline.source import END, EndOfStream, Reader
 from everstream.pipeline.times import TimeOf
-from everstream.runtime.gathering import ENOUGH, WAITS, Gathered
+from everstream.runtime.gathering import ENOUGH, MOST_LATENCIES, Gathered
 from everstream.simulation.outside import OutsideSink
 from tests.pipeline.sim import simulate
 from tests.runtime.workbench import WORLD, Bench
@@ -83,7 +83,7 @@ def test_the_watermark_waits_with_the_records() -> None:
 def test_input_waits_for_a_limited_time() -> None:
     it = counted([100, 200, 300])
     it.step(2)
-    it.now_s = WAITS * LATENCY_S + 0.001
+    it.now_s = MOST_LATENCIES * LATENCY_S + 0.001
     it.step()
     assert sent(it) == 2
 

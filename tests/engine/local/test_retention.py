@@ -42,7 +42,7 @@ def sums(total: int, per_s: float = 3_000) -> es.Pipeline:
 
 
 def with_checkpoints(store: str, number: int, **options: Any) -> int:
-    """Run until there were so many checkpoints, and stop. How many records were read."""
+    """Run until there are this many checkpoints, and stop. Returns how many records were read."""
     first: list[int] = []
 
     def enough(status: es.RunStatus) -> bool:
